@@ -1,0 +1,155 @@
+"""What the KV pool holds, measured from the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from loganalyze import timeline
+from loganalyze.capacity import steps
+from loganalyze.model import Capacity, SessionData
+from loganalyze.timeline import as_float
+
+_GIB = 2**30
+
+#: Usage is printed with two decimals: T / u is off by 0.005 / u. Lines above this usage serve
+#: if there are any; the fullest lines otherwise.
+_USAGE_FLOOR = 0.3
+
+
+def measure(data: SessionData) -> Capacity:
+    """Measure pool size, tokens per request and rate per request.
+
+    The pool size is the printed one, else the median of #token / usage. Tokens per request is
+    sum(#token) / sum(#running-req) over the settled decode lines: those from the first at
+    which it reached the session's median, so that a warm-up does not make requests look small.
+    On a PD decode server #token without what requests in transfer hold (timeline.own_token).
+    It counts what requests hold at a moment, which is not their mean final length: long ones
+    are seen more often.
+
+    Source:
+        R_max = N / a; SGLang prints #token without evictable prefix-cache tokens.
+    """
+    config = data.session.config
+    decode = _decode(data)
+    notes: list[str] = []
+    kv_tokens, source, line = config.kv_capacity_tokens, "log", config.capacity_line
+    if kv_tokens is None:
+        kv_tokens, source, line = config.kv_pool_tokens, "log", config.kv_pool_line
+    if kv_tokens is None:
+        kv_tokens, spread, line = _inferred(decode)
+        source = "inferred"
+        if kv_tokens is not None:
+            notes.append(
+                "pool size inferred as #token / token usage, within "
+                f"{spread:.1%}: the log holds no max_total_num_tokens= line"
+            )
+    if decode.height and decode["own"].null_count() == decode.height > decode["used"].null_count():
+        notes.append(
+            "tokens per request cannot be told: #token also counts requests in transfer, and "
+            "the lines print neither pre-allocated usage nor #transfer-req"
+        )
+    held = _held(decode, kv_tokens)
+    gib, pool_tokens = config.kv_pool_gib, config.kv_pool_tokens
+    cell = gib * _GIB / pool_tokens if gib and pool_tokens else None
+    return Capacity(
+        kv_tokens=kv_tokens,
+        kv_tokens_source=None if kv_tokens is None else ("log" if source == "log" else "inferred"),
+        kv_tokens_line=line,
+        bytes_per_token=cell,
+        pool_gib=gib,
+        tokens_per_req=held.tokens_per_req,
+        requests_fit=held.requests_fit,
+        rate_per_req=held.rate_per_req,
+        max_running_req=config.max_running_req,
+        lines=held.lines,
+        step_model=steps.fit(data, cell),
+        notes=(*notes, *held.notes),
+    )
+
+
+def before_leak(data: SessionData, measured: Capacity, first_line: int) -> Capacity:
+    """Return a capacity with what requests hold measured on the lines before a leak began.
+
+    Leaked tokens are in use but no running request holds them.
+    """
+    decode = _decode(data).filter(pl.col("line_no") < first_line)
+    held = _held(decode, measured.kv_tokens)
+    note = f"measured before line {first_line}, where tokens that nobody holds begin to grow"
+    kept = [n for n in measured.notes if not n.startswith(_FEW)]
+    return replace(
+        measured,
+        tokens_per_req=held.tokens_per_req,
+        requests_fit=held.requests_fit,
+        rate_per_req=held.rate_per_req,
+        lines=held.lines,
+        notes=(*kept, *held.notes, note),
+    )
+
+
+_FEW = "measured on "
+
+
+def _held(decode: pl.DataFrame, kv_tokens: int | None) -> Capacity:
+    """Return what requests hold and how fast they decode, on the settled of some decode lines."""
+    settled = _settled(decode)
+    known = settled.filter(pl.col("own").is_not_null())
+    running = int(known["running_req"].sum() or 0)
+    tokens = float(known["own"].sum() or 0)
+    per_req = round(tokens / running, 1) if running and tokens else None
+    printed = settled.filter(pl.col("gen_throughput") > 0)
+    rate_running = int(printed["running_req"].sum() or 0)
+    few = 0 < settled.height < 20
+    return Capacity(
+        tokens_per_req=per_req,
+        requests_fit=int(kv_tokens / per_req) if kv_tokens and per_req else None,
+        rate_per_req=round(float(printed["gen_throughput"].sum()) / rate_running, 2)
+        if rate_running
+        else None,
+        lines=(int(settled["line_no"][0]), int(settled["line_no"][-1]))
+        if settled.height
+        else None,
+        notes=(f"{_FEW}{settled.height} decode line" + "s" * (settled.height > 1),) if few else (),
+    )
+
+
+def _decode(data: SessionData) -> pl.DataFrame:
+    """Return the decode lines with requests, of one PP and CP rank per DP rank."""
+    parts = timeline.rank_rows(data.batch) or [data.batch.clear()]
+    return pl.concat(
+        part.filter((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).select(
+            "line_no",
+            "running_req",
+            "gen_throughput",
+            used=pl.coalesce("token", "full_token", "gpu_token"),
+            own=timeline.own_token(data).cast(pl.Float64),
+            usage=pl.coalesce("token_usage", "full_token_usage", "gpu_token_usage"),
+        )
+        for part in parts
+    )
+
+
+def _inferred(decode: pl.DataFrame) -> tuple[int | None, float, int | None]:
+    """Return pool size from tokens and usage, its relative error, and the line it is read from."""
+    rows = decode.select("line_no", "used", "usage").filter(
+        (pl.col("usage") >= 0.03) & (pl.col("used") > 0)
+    )
+    full = rows.filter(pl.col("usage") >= _USAGE_FLOOR)
+    if not rows.height:
+        return None, 0.0, None
+    if not full.height:
+        full = rows.filter(pl.col("usage") == pl.col("usage").max())
+    size = full.select((pl.col("used") / pl.col("usage")).median()).item()
+    best = full.row(int(full["usage"].arg_max() or 0), named=True)
+    return round(size), 0.005 / float(best["usage"]), int(best["line_no"])
+
+
+def _settled(decode: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines from the first at which tokens per request reached their median."""
+    rows = decode.filter(pl.col("own").is_not_null())
+    if not rows.height:
+        return decode
+    per_req = rows["own"] / rows["running_req"]
+    first = (per_req >= as_float(per_req.median(), 0.0)).arg_max() or 0
+    return rows[first:]

@@ -1,0 +1,285 @@
+"""The step model: seconds of a decode step from running requests and KV tokens.
+
+    dt = n (t0 + a R + b T) + p0 (prefill batches) + p1 (new tokens)
+
+over the interval between two decode lines, n decode steps long. t0 is weights and launches,
+a the work per request, b KV bytes per token over bandwidth, p0 and p1 prefill. `dt` comes from
+the printed throughput (n R accepted / throughput), so it is exact where stamps are not.
+
+The fit is joint (prefill time sits in almost every interval of a busy server; leaving those
+out would leave nothing), non-negative, relative (an interval twice as long may be off by
+twice as much), and robust: Huber weights at 1.5 robust standard deviations, reweighted until
+they settle. Sums of products come from Polars; the system of five unknowns is solved here.
+
+Why a prior on b (2026-11): where prefill takes most of the time, or KV tokens hardly move, the
+log cannot tell b from the rest of the step, and a free fit may give it all or nothing. Bytes
+per token over a usual memory bandwidth says what b is about; with a wide margin it decides
+only where the log does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import polars as pl
+
+from loganalyze import timeline
+from loganalyze.model import SessionData, StepModel
+from loganalyze.timeline import Timeline, as_float
+
+#: Fewer clean intervals than this are not fitted; below ADVISED the note says so.
+MIN_LINES = 12
+ADVISED_LINES = 60
+
+_HUBER_SD = 1.5
+_FIRST_SPREAD = 0.02
+
+#: Where rows stand for several lines, nobody knows which interval held a prefill. Prefill only
+#: adds time, so intervals slower than the fit count this little.
+_MERGED_WEIGHT = 0.1
+_ROUNDS = 12
+
+#: R and T must move, and not together, for a and b to be told apart.
+_MIN_CV = 0.05
+_MAX_CORRELATION = 0.95
+
+#: Memory bandwidth of a data-centre GPU in use, bytes a second, and its relative margin.
+_BANDWIDTH = 3.0e12
+_BANDWIDTH_MARGIN = 0.35
+
+#: Relative standard error of b beyond which the log alone does not tell it.
+_MAX_ERROR = 0.3
+
+_UNKNOWNS = ("t0", "a", "b", "p0", "p1")
+
+
+def fit(data: SessionData, bytes_per_token: float | None = None) -> StepModel | None:
+    """Return the step model of the session's rank with most decode lines, or None.
+
+    None means fewer than `MIN_LINES` clean intervals. `bytes_per_token` sets the prior on b.
+    """
+    return fit_all(timeline.build(data), bytes_per_token)
+
+
+def fit_all(found: Sequence[Timeline], bytes_per_token: float | None = None) -> StepModel | None:
+    """Return the step model of the rank with most clean intervals, or None."""
+    busy = prefill_times(found)
+    models = [model for one in found if (model := fit_timeline(one, busy, bytes_per_token))]
+    return max(models, key=lambda model: model.n_lines, default=None)
+
+
+def prefill_times(found: Sequence[Timeline]) -> pl.Series | None:
+    """Return the times of all ranks' prefill lines, sorted; None for a single rank.
+
+    Data-parallel ranks step together, so a prefill of one lengthens the interval of all.
+    """
+    if len(found) < 2:
+        return None
+    return pl.concat([one.lines.filter("prefill")["t"] for one in found]).sort()
+
+
+def fit_timeline(
+    one: Timeline, busy: pl.Series | None = None, bytes_per_token: float | None = None
+) -> StepModel | None:
+    """Return the step model of one rank, or None.
+
+    Args:
+        one: the rank.
+        busy: `prefill_times` of all ranks.
+        bytes_per_token: KV bytes per token and GPU, for the prior on b; None for no prior.
+    """
+    rows = _clean(one, busy)
+    if rows.height < MIN_LINES:
+        return None
+    n, merged = one.interval, one.merged
+    rows = rows.select(
+        dt=pl.col("dt_s"),
+        t0=pl.lit(float(n)),
+        a=n * pl.col("r_mean"),
+        b=n * pl.col("t_mean").fill_null(0.0).cast(pl.Float64),
+        p0=pl.lit(0.0) if merged else pl.col("n_prefill").cast(pl.Float64),
+        p1=pl.lit(0.0) if merged else pl.col("d_new_token").cast(pl.Float64),
+        r="r_mean",
+        t=pl.col("t_mean").cast(pl.Float64),
+    )
+    prior = bytes_per_token / _BANDWIDTH if bytes_per_token else None
+    solution, spread, error = _robust(rows, prior, slower=_MERGED_WEIGHT if merged else 1.0)
+    identified, note = _identified(rows, solution["b"], error, prior)
+    return StepModel(
+        t0_s=solution["t0"],
+        a_s=solution["a"],
+        b_s=solution["b"],
+        p0_s=solution["p0"],
+        p1_s=solution["p1"],
+        n_lines=rows.height,
+        residual_sd=spread,
+        identified=identified,
+        note=note,
+    )
+
+
+def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
+    """Return the decode lines whose interval the model can explain.
+
+    Left out: the first line, lines after a gap or an idle moment (their throughput includes
+    the silence), without CUDA graph, with a swing of the batch beyond 30 %, of mixed batches,
+    and of ranks that waited for another rank's prefill.
+    """
+    rows = one.lines.filter(
+        pl.col("decode")
+        & (pl.col("dt_s") > 0)
+        & ~pl.col("first")
+        & ~pl.col("after_gap")
+        & ~pl.col("emptied")
+        & pl.col("cuda_graph").fill_null(True)
+        & (pl.col("r_change") <= 0.3)
+        & (pl.col("r_mean") > 0)
+    )
+    if one.clock == "stamps":
+        # Silence without a prefill: a stall that the usual spacing was too wide to show.
+        rows = rows.filter(
+            (pl.col("n_prefill") > 0) | (pl.col("stamp_dt_s") <= 4 + 1.5 * pl.col("dt_s"))
+        )
+    if one.lines.filter(pl.col("mixed").fill_null(False)).height:
+        return rows.clear()
+    if busy is not None and busy.len():
+        seen = rows.with_columns(
+            _others=pl.lit(busy.search_sorted(rows["t"]))
+            - pl.lit(busy.search_sorted(rows["t"] - rows["dt_s"]))
+            - pl.col("n_prefill")
+        )
+        alone = seen.filter(pl.col("_others") <= 0)
+        if alone.height >= MIN_LINES:
+            return alone
+    return rows
+
+
+def _robust(
+    rows: pl.DataFrame, prior: float | None, slower: float
+) -> tuple[dict[str, float], float, float]:
+    """Return the solution, the robust spread of its relative residuals, and b's error.
+
+    `slower` is the weight of intervals that took longer than the model says.
+
+    The error is the standard error that the lines alone leave on b, in seconds per token;
+    infinite if they do not tell it.
+    """
+    scaled = rows.select((pl.col(name) / pl.col("dt")).alias(name) for name in _UNKNOWNS)
+    # Unit columns keep the small system well conditioned.
+    size = {name: as_float(scaled[name].abs().max(), 0.0) for name in _UNKNOWNS}
+    used = [name for name in _UNKNOWNS if size[name]]
+    scaled = scaled.select((pl.col(name) / size[name]).alias(name) for name in used)
+    weight = pl.repeat(1.0, rows.height, eager=True).alias("w")
+    solution = dict.fromkeys(used, 0.0)
+    spread, sums = _FIRST_SPREAD, {}
+    for _ in range(_ROUNDS):
+        sums = _sums(scaled.with_columns(weight), used)
+        informed = _with_prior(sums, prior * size["b"] if prior and "b" in used else None, spread)
+        before, solution = solution, _non_negative(used, informed)
+        residual = scaled.select(
+            r=1.0 - pl.sum_horizontal(pl.col(name) * solution[name] for name in used)
+        )
+        spread = 1.4826 * as_float(residual["r"].abs().median(), 0.0)
+        limit = max(_HUBER_SD * spread, 1e-9)
+        weight = residual.select(w=pl.min_horizontal(1.0, limit / pl.col("r").abs().clip(1e-12)))[
+            "w"
+        ]
+        if all(abs(solution[n] - before[n]) <= 1e-6 * (abs(solution[n]) + 1e-9) for n in used):
+            break
+    error = _standard_error("b", used, sums) * spread / size["b"] if "b" in used else math.inf
+    values = {name: solution[name] / size[name] if name in used else 0.0 for name in _UNKNOWNS}
+    return values, spread, error
+
+
+def _sums(rows: pl.DataFrame, names: Sequence[str]) -> dict[str, float]:
+    """Return the weighted sums of products: "p q" of two unknowns, "p" with the measured 1."""
+    w = pl.col("w")
+    pairs = [(p, q) for i, p in enumerate(names) for q in names[i:]]
+    return rows.select(
+        *((pl.col(p) * pl.col(q) * w).sum().alias(f"{p} {q}") for p, q in pairs),
+        *((pl.col(p) * w).sum().alias(p) for p in names),
+    ).row(0, named=True)
+
+
+def _with_prior(sums: dict[str, float], b: float | None, spread: float) -> dict[str, float]:
+    """Add the prior on b as one more observation, weighed against the lines' spread."""
+    if b is None:
+        return sums
+    strength = (max(spread, 1e-4) / (_BANDWIDTH_MARGIN * b)) ** 2
+    return {**sums, "b b": sums["b b"] + strength, "b": sums["b"] + strength * b}
+
+
+def _standard_error(name: str, names: Sequence[str], sums: dict[str, float]) -> float:
+    """Return sqrt of the diagonal of the inverse; infinite where the system is singular."""
+    unit = [1.0 if n == name else 0.0 for n in names]
+    column = _solve(_matrix(names, sums), unit)
+    variance = column[list(names).index(name)] if column else -1.0
+    return math.sqrt(variance) if variance > 0 else math.inf
+
+
+def _matrix(names: Sequence[str], sums: dict[str, float]) -> list[list[float]]:
+    return [[sums.get(f"{p} {q}", sums.get(f"{q} {p}", 0.0)) for q in names] for p in names]
+
+
+def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, float]:
+    """Solve the weighted least squares with no unknown below zero.
+
+    Exact: of the (at most 31) subsets of unknowns whose free solution is non-negative, the one
+    that explains most.
+    """
+    best: dict[str, float] = dict.fromkeys(names, 0.0)
+    best_gain = 0.0
+    for count in range(len(names), 0, -1):
+        for subset in combinations(names, count):
+            right = [sums[p] for p in subset]
+            values = _solve(_matrix(subset, sums), right)
+            if values is None or min(values) < 0:
+                continue
+            gain = sum(v * r for v, r in zip(values, right, strict=True))
+            if gain > best_gain * (1 + 1e-12):
+                best_gain = gain
+                best = dict.fromkeys(names, 0.0) | dict(zip(subset, values, strict=True))
+    return best
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Solve a small linear system by elimination with pivoting; None if it is singular."""
+    n = len(right)
+    rows = [[*matrix[i], right[i]] for i in range(n)]
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda k: abs(rows[k][i]))
+        if abs(rows[pivot][i]) < 1e-10 * max(abs(x) for x in rows[pivot]) or not rows[pivot][i]:
+            return None
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for k in range(n):
+            if k != i:
+                factor = rows[k][i] / rows[i][i]
+                rows[k] = [x - factor * y for x, y in zip(rows[k], rows[i], strict=True)]
+    return [rows[i][n] / rows[i][i] for i in range(n)]
+
+
+def _identified(
+    rows: pl.DataFrame, b: float, error: float, prior: float | None
+) -> tuple[bool, str]:
+    """Say whether the lines tell a from b, and what limits the fit."""
+    said = rows.select(
+        r_cv=pl.col("r").std() / pl.col("r").mean(),
+        t_cv=pl.col("t").std() / pl.col("t").mean(),
+        corr=pl.corr("r", "t"),
+    ).row(0, named=True)
+    assumed = f"; it is taken as bytes per token / {_BANDWIDTH / 1e12:.0f} TB/s" if prior else ""
+    if said["t_cv"] is None:
+        return False, "the log prints no KV tokens, so the cost of context length is unknown"
+    if said["t_cv"] < _MIN_CV:
+        return False, f"KV tokens hardly moved, so their cost is not in the log{assumed}"
+    if said["r_cv"] >= _MIN_CV and abs(said["corr"] or 0.0) > _MAX_CORRELATION:
+        return False, f"running requests and KV tokens moved together: a and b mix{assumed}"
+    if error > _MAX_ERROR * max(b, prior or 0.0):
+        return False, f"decoding alone takes too little of the time to tell b{assumed}"
+    if said["r_cv"] < _MIN_CV:
+        return True, "running requests hardly moved: t0 and a are known only as t0 + a R"
+    if rows.height < ADVISED_LINES:
+        return True, f"only {rows.height} intervals; {ADVISED_LINES} are advised"
+    return True, ""

@@ -1,0 +1,131 @@
+"""The command line: arguments in, one library call, text out, an exit status.
+
+Commands import the library inside their functions, so that `loganalyze --help` and shell
+completion load nothing but click.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from loganalyze import __version__
+from loganalyze.cli._shared import examples, print_error
+from loganalyze.cli.check import check
+from loganalyze.cli.explain import explain
+from loganalyze.cli.export import export
+from loganalyze.cli.formats import formats
+from loganalyze.cli.plan import plan
+from loganalyze.cli.report import report
+from loganalyze.cli.selfcheck import selfcheck
+from loganalyze.errors import LogAnalyzeError
+
+#: Exit statuses of every command (the README has the table).
+UNUSABLE = 2
+INTERRUPTED = 130
+
+
+class Program(click.Group):
+    """The group of all commands; it alone turns what went wrong into words and a status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order in which they are added: the main ones first."""
+        return list(self.commands)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401 (click's own)
+    ) -> click.Context:
+        """Keep the command line as typed in `ctx.obj`: a report says how to make it again."""
+        typed = shlex.join(["loganalyze", *args])
+        return super().make_context(info_name, args, parent, obj=typed, **extra)
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,  # noqa: ANN401 (click's own)
+    ) -> object:
+        """Run one command and exit with its status; print errors as `loganalyze: ...`."""
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        for stream in (sys.stdout, sys.stderr):  # file names and logs hold any bytes
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        try:
+            status = super().main(args, prog_name, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            status = UNUSABLE
+        except click.ClickException as error:
+            status = _fail(_plain(error.format_message()), _usage_hint(error))
+        except LogAnalyzeError as error:
+            status = _fail(error.message, error.hint)
+        except click.Abort:
+            status = _fail("interrupted", status=INTERRUPTED)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            status = _fail(f"{where}{error.strerror or error}")
+        except Exception as error:
+            # A mistake of ours. Python's own exit status would be 1, which means
+            # "--fail-on was reached", so it cannot be left to Python.
+            if os.environ.get("LOGANALYZE_DEBUG"):
+                raise
+            status = _fail(
+                f"internal error: {type(error).__name__}",
+                "set LOGANALYZE_DEBUG=1 to see where, and report it, please",
+            )
+        sys.exit(status)
+
+
+def _fail(message: str, hint: str = "", status: int = UNUSABLE) -> int:
+    """Print an error and return its exit status."""
+    print_error(message, hint)
+    return status
+
+
+def _plain(message: str) -> str:
+    """Return a message of click in our form: no capital, no full stop."""
+    return message[:1].lower() + message[1:].rstrip(".")
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    """Return the help command of the command that was misused."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"see `{context.command_path} --help`" if context else ""
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "loganalyze check server.log",
+        "loganalyze report server.log -o report.html",
+        "loganalyze explain KV001",
+    ),
+)
+@click.version_option(__version__, prog_name="loganalyze")
+def main() -> None:
+    """Say why an SGLang server was slow, from its log alone."""
+
+
+for _command in (
+    check,
+    report,
+    plan,
+    export,
+    explain,
+    formats,
+    selfcheck,
+):
+    main.add_command(_command)

@@ -1,0 +1,70 @@
+"""`loganalyze export`: the records of a log as a table."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, Unpack
+
+import click
+
+from loganalyze.cli import _outputs, _shared
+
+FRAMES = ("batch", "event", "startup", "request")
+Form = Literal["parquet", "csv", "ndjson"]
+ENDINGS: dict[str, Form] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+
+
+@click.command(
+    epilog=_shared.examples(
+        "loganalyze export server.log --frame batch -o batch.parquet",
+        "loganalyze export server.log --frame event -o events.csv --since -2h",
+        "loganalyze export server.log --frame batch --format ndjson -o - | jq .gen_throughput",
+    )
+)
+@_shared.log_argument
+@click.option("--frame", type=click.Choice(FRAMES), required=True, help="Which records.")
+@click.option("-o", "--output", metavar="FILE|-", required=True, help="Where to write them.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(sorted(set(ENDINGS.values()))),
+    help="How to write them; without it, the file's ending says so.",
+)
+@_shared.force_option
+@_shared.choosing_options
+@click.pass_context
+def export(
+    ctx: click.Context,
+    logs: tuple[str, ...],
+    frame: Literal["batch", "event", "startup", "request"],
+    output: str,
+    form: Form | None,
+    force: bool,
+    **chosen: Unpack[_shared.Chosen],
+) -> None:
+    """Write a log's records to a Parquet, CSV or NDJSON file.
+
+    Every column of the frame is there, the same for every log, in the order of the lines:
+    batch (decode and prefill lines), event, startup or request.
+    """
+    form = form or ENDINGS.get(os.path.splitext(output)[1].lower())
+    if form is None:
+        raise click.UsageError(f"--format is needed for {output}: its ending does not tell")
+    _outputs.check_outputs([output], logs, force)
+
+    from loganalyze import export as library
+
+    keep = _shared.filters(chosen)
+    with _outputs.whole(output) as path, _shared.progress(logs) as tick:
+        unreadable = library.write(
+            logs, path, frame=frame, form=form, chosen=keep, on_progress=tick
+        )
+    if output != _outputs.STDIO:
+        click.echo(f"wrote {output}", err=True)
+    _shared.print_unreadable(unreadable)
+    ctx.exit(_shared.SOME_UNREADABLE if unreadable else 0)

@@ -1,0 +1,81 @@
+"""What the start-up lines say: sizes, memory, and the server's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from loganalyze import redact, server_args
+from loganalyze.model import ServerConfig
+
+
+def read(startup: pl.DataFrame) -> ServerConfig:
+    """Collect sizes and server arguments; per scheduler, of the first rank that printed them."""
+    config = ServerConfig()
+    capacity = _first(startup, "capacity")
+    if capacity:
+        config = replace(
+            config,
+            kv_capacity_tokens=capacity["max_total_num_tokens"],
+            capacity_line=capacity["line_no"],
+            max_running_req=capacity["max_running_requests"],
+            max_prefill_tokens=capacity["max_prefill_tokens"],
+            chunked_prefill_size=capacity["chunked_prefill_size"],
+            context_len=capacity["context_len"],
+            available_gpu_mem_gib=capacity["available_gpu_mem_gb"],
+        )
+    pool = _target_pool(startup, config.kv_capacity_tokens)
+    if pool:
+        sizes = [pool[k] for k in ("k_size_gb", "v_size_gb", "kv_size_gb") if pool[k] is not None]
+        config = replace(
+            config,
+            kv_pool_tokens=pool["num_tokens"],
+            kv_pool_gib=sum(sizes) if sizes else None,
+            kv_pool_line=pool["line_no"],
+            kv_pool_dtype=pool["dtype"],
+        )
+    swa = _first(startup, "swa_pool_sizes") or {}
+    mamba = _first(startup, "mamba_cache_allocated") or {}
+    host = _first(startup, "hicache_host_alloc") or {}
+    begin = _first(startup, "weight_load_begin") or {}
+    end = _first(startup, "weight_load_end") or {}
+    config = replace(
+        config,
+        swa_pool_tokens=swa.get("swa_layer_tokens"),
+        mamba_slots=mamba.get("max_mamba_cache_size"),
+        host_pool_gb=host.get("host_gb"),
+        host_pool_tokens=host.get("host_tokens"),
+        avail_before_weights_gib=begin.get("avail_mem_gb"),
+        weights_gib=end.get("mem_usage_gb"),
+        model_type=end.get("model_type"),
+    )
+    printed = startup.filter(pl.col("kind") == "server_args")
+    if printed.height:
+        row = printed.row(-1, named=True)
+        args, removed = redact.args(server_args.parse(row["args_text"] or ""))
+        config = replace(config, args=args, args_removed=tuple(removed), args_line=row["line_no"])
+    return config
+
+
+def _first(startup: pl.DataFrame, kind: str) -> dict[str, Any] | None:
+    rows = startup.filter(pl.col("kind") == kind)
+    return rows.row(0, named=True) if rows.height else None
+
+
+def _target_pool(startup: pl.DataFrame, capacity: int | None) -> dict[str, Any] | None:
+    """Return the line of the target model's KV pool.
+
+    The size after graph capture wins over the first allocation; a virtual upper bound is no
+    allocation at all. A draft model prints its own line, labelled or after the target's.
+    """
+    for kind in ("kv_cache_post_capture", "kv_cache_allocated"):
+        rows: Sequence[dict[str, Any]] = startup.filter(
+            (pl.col("kind") == kind) & pl.col("pool_label").is_null()
+        ).rows(named=True)
+        same = [r for r in rows if capacity and r["num_tokens"] == capacity]
+        if same or rows:
+            return (same or rows)[0]
+    return None

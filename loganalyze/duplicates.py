@@ -1,0 +1,88 @@
+"""Find records that several ranks printed: one event on eight ranks is one event.
+
+A duplicate is the same record of another TP, PP or CP rank: same session, DP rank, second
+and values. The n-th such record of one rank is matched with the n-th of another; all but the
+first printed are duplicates. Two equal records of one rank are two records.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze import schema
+
+_OTHER_RANKS = [c.name for c in schema.RANKS if c.name != "dp_rank"]
+_PLACE = {c.name for c in (*schema.PLACE, *schema.RANKS, *schema.DERIVED)}
+#: Differ between ranks, or say nothing about the record.
+_NO_VALUE = {"duplicate", "time_has_date", "iter", "gpu_id"}
+
+#: Records are compared with those at most this far away, and this many without stamps.
+_BUCKET_S = 600
+_UNSTAMPED_ROWS = 50_000
+
+_RECORD = ("session", "dp_rank", "second", "values")
+
+
+class Marker:
+    """Sets `duplicate` on the chunks of one frame, in the order in which they come.
+
+    Args:
+        columns: the frame's schema.
+        several_files: whether ranks of one server write to different files, so that a record's
+            double may come a whole file later.
+    """
+
+    def __init__(self, columns: tuple[schema.Column, ...], *, several_files: bool) -> None:
+        self._values = [c.name for c in columns if c.name not in _PLACE | _NO_VALUE]
+        self._several_files = several_files
+        self._seen: dict[int, pl.DataFrame] = {}
+
+    def mark(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return the chunk with `duplicate` set; rows and order stay."""
+        new = table.select(
+            "session",
+            "dp_rank",
+            pl.col("time").dt.truncate("1s").alias("second"),
+            pl.struct(self._values).hash().alias("values"),
+            pl.struct(_other_ranks(table)).hash().alias("rank"),
+            (pl.col("time").dt.epoch("s") // _BUCKET_S).fill_null(-1).alias("bucket"),
+        )
+        buckets = new["bucket"].unique().sort().to_list()
+        known = [self._seen[b] for b in buckets if b in self._seen]
+        rows = pl.concat([*known, new]).with_columns(
+            nth=pl.int_range(pl.len()).over(*_RECORD, "rank")
+        )
+        later = pl.int_range(pl.len()).over(*_RECORD, "nth") > 0
+        self._remember(new, buckets)
+        return table.with_columns(
+            rows.select(duplicate=later)["duplicate"].tail(table.height).alias("duplicate")
+        )
+
+    def _remember(self, new: pl.DataFrame, buckets: list[int]) -> None:
+        if not self._several_files:
+            self._seen = {b: t for b, t in self._seen.items() if b >= buckets[-1] - 1 or b == -1}
+        for bucket in buckets:
+            rows = new.filter(pl.col("bucket") == bucket)
+            both = pl.concat([self._seen[bucket], rows]) if bucket in self._seen else rows
+            self._seen[bucket] = both.tail(_UNSTAMPED_ROWS) if bucket == -1 else both
+
+
+def _other_ranks(table: pl.DataFrame) -> list[str]:
+    """Return the columns that tell ranks of one DP rank apart.
+
+    Releases up to 0.2.13 print the GPU instead of ranks. Of batch lines only the first rank of
+    a replica prints any, so that there another GPU is another replica.
+    """
+    return [*_OTHER_RANKS, "gpu_id"] if "kind" in table.columns else _OTHER_RANKS
+
+
+def possible(table: pl.DataFrame) -> bool:
+    """Whether the rows come from more than one TP, PP or CP rank."""
+    return table.select(_other_ranks(table)).n_unique() > 1
+
+
+def mark(table: pl.DataFrame, columns: tuple[schema.Column, ...]) -> pl.DataFrame:
+    """Return all rows of a frame with `duplicate` set."""
+    if not possible(table):
+        return table.with_columns(duplicate=pl.lit(False))
+    return Marker(columns, several_files=True).mark(table)

@@ -1,0 +1,164 @@
+"""From a condition that holds or not, cell by cell, to episodes with line numbers.
+
+A *span* is a half-open range of cells `(first, end)` of one rank's time grid (signals.py).
+Spans are joined over short holes, kept only if long enough, and then become episodes: the
+lines printed within them, with the stamps of the first and the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from loganalyze.model import Episode
+from loganalyze.signals import Rank
+
+Span = tuple[int, int]
+
+
+def spans(mask: pl.Series) -> list[Span]:
+    """Return the stretches of cells in which `mask` is true; null counts as false."""
+    runs = mask.fill_null(False).rle().struct.unnest()
+    if runs.is_empty():
+        return []
+    runs = runs.with_columns(end=pl.col("len").cum_sum()).filter("value")
+    return [(end - n, end) for n, end in runs.select("len", "end").iter_rows()]
+
+
+def joined(found: Sequence[Span], hole: float, within: pl.Series | None = None) -> list[Span]:
+    """Join neighbours that are at most `hole` cells apart.
+
+    Args:
+        found: spans in order.
+        hole: the longest hole to close, in cells.
+        within: where given, a hole is closed only if this is true all through it.
+    """
+    out: list[Span] = []
+    for first, end in found:
+        if (
+            out
+            and first - out[-1][1] <= hole
+            and (within is None or bool(within[out[-1][1] : first].all()))
+        ):
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((first, end))
+    return out
+
+
+def at_least(found: Sequence[Span], cells: float) -> list[Span]:
+    """Keep the spans of at least `cells` cells."""
+    return [(first, end) for first, end in found if end - first >= cells]
+
+
+def overlap(a: Sequence[Span], b: Sequence[Span]) -> int:
+    """Return the number of cells that lie in both."""
+    return sum(max(0, min(p[1], q[1]) - max(p[0], q[0])) for p in a for q in b)
+
+
+def mask_of(found: Sequence[Span], height: int) -> pl.Series:
+    """Return the boolean series that is true within the spans."""
+    parts: list[pl.Series] = []
+    at = 0
+    for first, end in [*found, (height, height)]:
+        parts.append(pl.repeat(False, first - at, eager=True, dtype=pl.Boolean))
+        parts.append(pl.repeat(True, end - first, eager=True, dtype=pl.Boolean))
+        at = end
+    return pl.concat(parts).alias("in")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """When a state that was entered is kept, and when it ends. All lengths in cells.
+
+    Attributes:
+        patience: the state ends after this many cells in which `keep` is false.
+        quits: (mask, cells) pairs: the state ends once the mask was true for that many cells.
+        fades: (mask, cells) pairs: once the mask was true for that many cells the state ends,
+            in retrospect, at the last cell before them.
+    """
+
+    patience: int
+    quits: Sequence[tuple[pl.Series, int]] = ()
+    fades: Sequence[tuple[pl.Series, int]] = ()
+
+
+def hysteresis(enter: pl.Series, keep: pl.Series, rule: Hold) -> list[Span]:
+    """Return the spans of a state that is easier to keep than to enter.
+
+    The state begins at a cell where `enter` is true and goes on until `rule` ends it; it never
+    reaches beyond the last cell in which `keep` or `enter` was true.
+
+    Why: under steady saturation usage saw-tooths between 0.65 and 1.00 as waves of requests
+    finish together; a threshold on each line would cut one saturation into forty.
+    """
+    starts = spans(enter)
+    good = (keep | enter).fill_null(False).to_list()
+    quits = [(m.fill_null(False).to_list(), n) for m, n in rule.quits]
+    fades = [(m.fill_null(False).to_list(), n) for m, n in rule.fades]
+    out: list[Span] = []
+    height = len(good)
+    reached = 0
+    for first, _ in starts:
+        if first < reached:
+            continue
+        last = first + 1
+        bad = 0
+        quitting = [0] * len(quits)
+        fading = [0] * len(fades)
+        cell = first
+        while cell < height:
+            bad = 0 if good[cell] else bad + 1
+            if good[cell]:
+                last = cell + 1
+            quitting = [n + 1 if m[cell] else 0 for n, (m, _) in zip(quitting, quits, strict=True)]
+            fading = [n + 1 if m[cell] else 0 for n, (m, _) in zip(fading, fades, strict=True)]
+            cell += 1
+            ended = [n for n, (_, limit) in zip(quitting, quits, strict=True) if n >= limit]
+            faded = [n for n, (_, limit) in zip(fading, fades, strict=True) if n >= limit]
+            if ended or faded:
+                last = min(last, cell - max([*ended, *faded]))
+                break
+            if bad >= rule.patience:
+                break
+        reached = max(cell, first + 1)
+        if last > first:
+            out.append((first, last))
+    return out
+
+
+def episode(rank: Rank, span: Span) -> Episode:
+    """Return the lines and stamps of a span of one rank's cells.
+
+    A span without a line of its own (a silence) goes from the line before it to the line
+    after it.
+    """
+    lo, hi = span[0] * rank.step_s, span[1] * rank.step_s
+    at = rank.lines["t"]
+    first = int(at.search_sorted(lo, side="left"))
+    last = int(at.search_sorted(hi, side="left")) - 1
+    if last < first:
+        first, last = max(0, first - 1), min(rank.lines.height - 1, first)
+    return between(rank, first, last)
+
+
+def between(rank: Rank, first: int, last: int) -> Episode:
+    """Return the episode from one line of the rank to another, by their rows."""
+    rows = rank.lines.select("source", "line_no", "time")
+    source, first_line, start = rows.row(first)
+    _, last_line, end = rows.row(last)
+    return Episode(start, end, first_line, last_line, rank.label, source)
+
+
+def episodes(rank: Rank, found: Sequence[Span]) -> list[Episode]:
+    """Return one episode for each span."""
+    return [episode(rank, span) for span in found]
+
+
+def point(row: Mapping[str, Any], rank: str | None = None) -> Episode:
+    """Return the episode of one record, such as a message."""
+    line = int(row["line_no"])
+    return Episode(row["time"], row["time"], line, line, rank, row["source"])

@@ -1,0 +1,103 @@
+"""Write a frame of a log to a file, row by row as it is read.
+
+The rows go to Parquet, CSV or NDJSON with every column of the frame's schema, the same for
+every log, in (source, line_no) order. Memory does not grow with the log.
+
+A first reading finds the sessions, for which of all statistics lines only a thin selection is
+kept (store.py); the second one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from loganalyze import derive, duplicates, filters, reading, schema, sessions
+from loganalyze.duplicates import Marker
+from loganalyze.filters import Filters
+from loganalyze.frames import Frames
+from loganalyze.model import Unreadable
+from loganalyze.parse import Parser
+from loganalyze.sources import Source
+from loganalyze.store import Store
+
+Frame = Literal["batch", "event", "startup", "request"]
+Format = Literal["parquet", "csv", "ndjson"]
+
+#: A spreadsheet would run these as formulas.
+_FORMULA = r"^([=+\-@\t\r])"
+
+
+def write(
+    paths: Sequence[str],
+    target: Path,
+    *,
+    frame: Frame,
+    form: Format,
+    chosen: Filters | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Unreadable]:
+    """Export one frame of logs.
+
+    Args:
+        paths: log files; `-` is standard input.
+        target: file to write.
+        frame: which frame; see schema.py for its columns.
+        form: parquet, csv or ndjson. In CSV a text that a spreadsheet would run as a formula
+            gets a leading apostrophe.
+        chosen: rows to keep; all by default.
+        on_progress: called with the number of bytes read since the last call.
+
+    Returns:
+        Inputs that could not be read; the others are in the file.
+
+    Raises:
+        InputError: no input could be used.
+    """
+    parser, store = Parser(), Store()
+    read, unreadable = reading.read_all(parser, store, paths, on_progress)
+    frames = Frames(**store.frames())
+    found = sessions.plan(frames, reading.rotated(read))
+    end = derive.time_span(*(getattr(frames, name) for name in schema.FRAMES))[1]
+    keep = filters.expression(chosen or Filters(), end)
+    columns = schema.FRAMES[frame]
+    several = frame in ("batch", "event") and duplicates.possible(getattr(frames, frame))
+    marker = Marker(columns, several_files=bool(found.servers.by_time)) if several else None
+
+    def rows(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        for chunk in _finished(read, frame, found, marker):
+            part = schema.conform(chunk, columns).filter(keep)
+            if predicate is not None:
+                part = part.filter(predicate)
+            yield part.select(with_columns) if with_columns else part
+
+    lazy = register_io_source(rows, schema=schema.dtypes(columns))
+    if form == "parquet":
+        lazy.sink_parquet(target)
+    elif form == "csv":
+        lazy.with_columns(pl.col(pl.String).str.replace(_FORMULA, "'$1")).sink_csv(target)
+    else:
+        lazy.sink_ndjson(target)
+    return unreadable
+
+
+def _finished(
+    read: Sequence[Source], frame: Frame, found: sessions.Plan, marker: Marker | None
+) -> Iterator[pl.DataFrame]:
+    """Yield the frame's chunks with sessions, duplicates and derived columns."""
+    parser = Parser(requests="all" if frame == "request" else "errors")
+    for source in read:
+        for chunk in parser.read(source):
+            table = found.assign(getattr(chunk, frame))
+            if table.height:
+                table = marker.mark(table) if marker else table
+                yield derive.add_columns(table) if frame == "batch" else table

@@ -1,0 +1,297 @@
+"""Texts to typed frames: what was read from lines, in the columns that `schema` declares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import polars as pl
+
+from loganalyze import schema
+from loganalyze.lines import STAMP_END, Cells, Layout, Reading
+from loganalyze.schema import Column
+
+_RELEASE = (
+    Column("release_lo", pl.Int16, "", "First of `releases.RELEASES` that prints this."),
+    Column("release_hi", pl.Int16, "", "Last of `releases.RELEASES` that prints this."),
+)
+_WRITER = (
+    Column("stream", pl.String, "", "What the wrapper says about the writer."),
+    Column("group", pl.String, "", "Name of the rotated set that the log belongs to."),
+)
+_ARGS = Column("args_text", pl.String, "", "Text after `server_args=`, secrets included.")
+#: Every column of the parser's frames: the declared schema, and what `sessions.py` needs.
+COLUMNS = {
+    "batch": (*schema.BATCH, *_WRITER, *_RELEASE),
+    "event": (*schema.EVENT, *_WRITER, *_RELEASE),
+    "startup": (*schema.STARTUP, *_WRITER, *_RELEASE, _ARGS),
+    "request": (*schema.REQUEST, *_WRITER),
+}
+_BY_NAME = {frame: {c.name: c for c in columns} for frame, columns in COLUMNS.items()}
+
+#: How stamps are written -> the form of the text that `_time` makes of them.
+_FORMS = {
+    "date": "%Y-%m-%d %H:%M:%S",
+    "fraction": "%Y-%m-%d %H:%M:%S%.f",
+    "clock": "%Y-%m-%d %H:%M:%S%.f",
+    "syslog": "%Y %b %e %H:%M:%S%.f",
+}
+#: A clock without a date that falls back by more than this has passed midnight: less is
+#: another writer, or the end of summer time.
+_FALL_S = 2 * 3600
+#: One that jumps forth by more than this is a writer still before midnight.
+_JUMP_S = 22 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The records of one stretch of a log, in line order.
+
+    Every frame has the columns of `COLUMNS`; `session` and the derived columns are null,
+    `duplicate` is false.
+    """
+
+    batch: pl.DataFrame
+    event: pl.DataFrame
+    startup: pl.DataFrame
+    request: pl.DataFrame
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where a clock without a date stands: days since the log's start, last second seen."""
+
+    day: int = 0
+    last_s: int | None = None
+
+
+class Rows:
+    """Records as they are read, in any order.
+
+    Attributes:
+        kinds: number of records of each kind.
+        partial: batch records with text that no field explains.
+        more: lines of records beyond their first.
+        several: whether a line may hold more than one record.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in COLUMNS}
+        self._read: dict[tuple[str, str | None], list[dict[str, object]]] = {}
+        self.kinds: Counter[str] = Counter()
+        self.partial = 0
+        self.more = 0
+        self.several = False
+
+    def add_layout(self, layout: Layout, place: pl.DataFrame, values: pl.DataFrame) -> None:
+        """Add the records of lines of one layout.
+
+        Args:
+            layout: their layout.
+            place: line_no, and seq and more where they are not 0.
+            values: what `read_layout` made of the lines.
+        """
+        known = _BY_NAME[layout.format.frame]
+        fixed = [
+            _literal(known[name], text)
+            for name, text in layout.fixed.items()
+            if name in known and name not in values.columns
+        ]
+        rows = place.hstack(values).with_columns(*fixed, _dated(layout.clock))
+        self._parts[layout.format.frame].append(rows)
+        self._count(layout.format.kind, len(rows), layout.partial)
+        if "more" in place.columns:
+            self.more += int(place["more"].sum())
+
+    def add_reading(self, reading: Reading, line_no: int, seq: int, more: int) -> None:
+        """Add a record that was read field by field."""
+        row = {**reading.values, "line_no": line_no, "seq": seq, "more": more}
+        key = (reading.format.frame, reading.prefix.clock)
+        self._read.setdefault(key, []).append(row)
+        self._count(reading.format.kind, 1, reading.partial)
+        self.more += more
+        self.several |= seq > 0
+
+    def _count(self, kind: str, n: int, partial: bool) -> None:
+        self.kinds[kind] += n
+        self.partial += n * partial
+
+    def frames(self, source: str, group: str, clock: Clock) -> Frames | None:
+        """Return the records in line order; None where there are none.
+
+        Args:
+            source: name of the log.
+            group: name of the rotated set that it belongs to.
+            clock: state of the log's clock, which is put forth.
+        """
+        for (frame, form), rows in self._read.items():
+            names = dict.fromkeys(k for row in rows for k in row)
+            places = {"line_no", "seq", "more"}
+            texts = pl.DataFrame(
+                rows, schema={n: pl.Int64 if n in places else pl.String for n in names}
+            )
+            typed = texts.select(*places, *_values(frame, set(names) - places, form))
+            self._parts[frame].append(typed.with_columns(_dated(form)))
+        self._read = {}
+        if not any(self._parts.values()):
+            return None
+        days = _days([p for parts in self._parts.values() for p in parts], clock)
+        given = {"source": source, "group": group, "duplicate": False}
+        return Frames(
+            *(
+                _assemble(self._parts[f.name], COLUMNS[f.name], given, days, self.several)
+                for f in fields(Frames)
+            )
+        )
+
+
+def read_layout(layout: Layout, text: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
+    """Read lines by a layout.
+
+    Returns:
+        Typed columns, and which lines fit the layout; the values of others mean nothing.
+    """
+    if layout.cells is not None:
+        return _read_cells(layout, layout.cells, text)
+    groups = text.str.extract_groups(layout.pattern).struct.unnest()
+    groups.columns = list(layout.columns)
+    values = groups.select(_values(layout.format.frame, layout.columns, layout.clock))
+    return values, groups.to_series(0).is_not_null()
+
+
+def _read_cells(layout: Layout, cells: Cells, text: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
+    n = len(cells.columns) + 1 + (cells.tail is not None)
+    split = text.str.splitn(",", n).struct.unnest()
+    known = _BY_NAME[layout.format.frame]
+    first = pl.col("field_0")
+    stamp = first.str.slice(0, STAMP_END)
+    time = stamp.str.to_datetime("[%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False, cache=False)
+    out, fits = [time.alias("time")], []
+    head = split.select(first.str.slice(STAMP_END)).to_series()
+    if (head == cells.head).all():
+        out += [_literal(known[rank], layout.fixed[rank]) for rank in cells.ranks]
+    elif not cells.ranks:
+        fits.append(pl.lit(head == cells.head))
+    else:
+        groups = head.str.extract_groups(cells.head_pattern).struct.unnest()
+        groups.columns = [f"rank_{rank}" for rank in cells.ranks]
+        split = split.hstack(groups)
+        fits.append(pl.col(groups.columns[0]).is_not_null())
+        out += [
+            pl.col(f"rank_{rank}").cast(known[rank].dtype, strict=False).alias(rank)
+            for rank in cells.ranks
+        ]
+    for k, (name, label) in enumerate(cells.columns, 1):
+        value = pl.col(f"field_{k}").str.strip_prefix(label)
+        if known[name].dtype == pl.Boolean:
+            fits.append((value == "True") | (value == "False"))
+            out.append((value == "True").alias(name))
+        else:
+            out.append(value.cast(known[name].dtype, strict=False).alias(name))
+    if cells.tail is not None:
+        fits.append(pl.col(f"field_{n - 1}") == cells.tail)
+    values = split.select(*out, *(f.alias(f"fits_{k}") for k, f in enumerate(fits)))
+    names = [name for name in values.columns if not name.startswith("fits_")]
+    sound = pl.all_horizontal(
+        *(pl.col(name).is_not_null() for name in names if name not in cells.ranks),
+        *(pl.col(f"fits_{k}").fill_null(value=False) for k in range(len(fits))),
+    )
+    return values.select(names), values.select(sound).to_series()
+
+
+def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr]:
+    """Return expressions that type the texts of a frame's columns; `stamp` gives the time."""
+    known = _BY_NAME[frame]
+    values = [_value(known[name]) for name in names if name in known]
+    if clock is not None:
+        values.append(_time(clock).alias("time"))
+    return values
+
+
+def _dated(clock: str | None) -> pl.Expr:
+    """Return whether stamps have a date; null where there are none."""
+    dated = None if clock is None else clock != "clock"
+    return pl.lit(dated, dtype=pl.Boolean).alias("dated")
+
+
+def _value(column: Column) -> pl.Expr:
+    value = pl.col(column.name)
+    if column.dtype == pl.String:
+        return value
+    if column.dtype == pl.Boolean:
+        return value == "True"
+    value = value.cast(column.dtype, strict=False)
+    return value.fill_nan(None) if column.dtype.is_float() else value
+
+
+def _literal(column: Column, text: str) -> pl.Expr:
+    value = text == "True" if column.dtype == pl.Boolean else text
+    return pl.lit(value).cast(column.dtype, strict=False).alias(column.name)
+
+
+def _time(clock: str) -> pl.Expr:
+    """Read the stamps; a clock without a date counts from 1970-01-01."""
+    stamp = pl.col("stamp")
+    if clock == "epoch":
+        number = stamp.cast(pl.Float64, strict=False)
+        ms = pl.when(number < 1e11).then(number * 1000).otherwise(number)
+        return ms.round().cast(pl.Int64).cast(pl.Datetime("ms"))
+    if clock != "date":
+        stamp = stamp.str.replace(",", ".", literal=True)
+    if clock == "fraction":
+        date = stamp.str.slice(0, 10).str.replace_all("/", "-", literal=True)
+        stamp = date + pl.lit(" ") + stamp.str.slice(11)
+    elif clock == "clock":
+        stamp = pl.lit("1970-01-01 ") + stamp
+    elif clock == "syslog":
+        stamp = pl.lit("1970 ") + stamp
+    return stamp.str.to_datetime(_FORMS[clock], time_unit="ms", strict=False, cache=False)
+
+
+def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
+    """Tell the day of stamps without a date: one more whenever the clock falls back.
+
+    Writers are a few seconds out of step, so that around midnight it also jumps forth.
+    """
+    timed = [
+        p.filter(pl.col("time").is_not_null()).select("line_no", "time")
+        for p in parts
+        if p["dated"][0] is False
+    ]
+    stamps = pl.concat(timed).sort("line_no", maintain_order=True) if timed else pl.DataFrame()
+    if stamps.is_empty():
+        return None
+    seconds = (stamps["time"].dt.epoch("s")).cast(pl.Int64)
+    before = seconds[0] if clock.last_s is None else clock.last_s
+    step = seconds.diff().fill_null(seconds[0] - before)
+    turns = (step < -_FALL_S).cast(pl.Int32) - (step > _JUMP_S).cast(pl.Int32)
+    day = (turns.cum_sum() + clock.day).clip(lower_bound=0)
+    clock.day, clock.last_s = int(day[-1]), int(seconds[-1])
+    return stamps.select("line_no", day=day).unique("line_no", keep="first")
+
+
+def _assemble(
+    parts: list[pl.DataFrame],
+    columns: tuple[Column, ...],
+    given: Mapping[str, object],
+    days: pl.DataFrame | None,
+    several: bool,
+) -> pl.DataFrame:
+    """Put the parts of one frame together, in line order and with every column."""
+    if not parts:
+        return schema.empty(columns)
+    rows = pl.concat(parts, how="diagonal").rename({"dated": "time_has_date"})
+    if days is not None and "time" in rows.columns:
+        rows = rows.join(days, on="line_no", how="left", maintain_order="left")
+        late = pl.duration(days=pl.col("day"))
+        undated = ~pl.col("time_has_date")
+        rows = rows.with_columns(pl.when(undated).then(pl.col("time") + late).otherwise("time"))
+    if "seq" in rows.columns and several:
+        rows = rows.sort("line_no", pl.col("seq").fill_null(0))
+    elif not rows["line_no"].is_sorted():
+        rows = rows.sort("line_no")
+    return rows.select(
+        c.name if c.name in rows.columns else pl.lit(given.get(c.name)).cast(c.dtype).alias(c.name)
+        for c in columns
+    )

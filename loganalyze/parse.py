@@ -1,0 +1,387 @@
+"""Lines to typed frames, by layouts learned from the log itself.
+
+A server prints few layouts of a line: its release and its options fix them. The first line
+that no known layout fits is read field by field (`lines.Reader`), which is the definition;
+from it one anchored pattern is derived, which Polars runs over all lines at once. Lines of
+which no layout can be made are read field by field, too.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import polars as pl
+
+from loganalyze import formats, search
+from loganalyze.frames import Clock as _Clock
+from loganalyze.frames import Frames, Rows, read_layout
+from loganalyze.lines import Layout, Reader, Reading, escape, layout_of, zone_of
+from loganalyze.model import Coverage, Sample
+from loganalyze.search import MARK, Cut, Searcher
+from loganalyze.sources import BLOCK, Source
+
+#: Lines and bytes read at once: fewer cost speed, more only memory.
+BATCH_LINES, BATCH_BYTES = 40_000, 12 << 20
+#: Layouts kept. Each costs little, but a log in which every line has its own is read field
+#: by field: learning stops after so many layouts that fit few lines.
+LAYOUTS, PATIENCE, FEW = 512, 64, 16
+#: Literals of `search`, as text.
+ACCESS, BATCH, REQUEST, JSON = (
+    literal.decode() for literal in (search.ACCESS, search.BATCH, search.REQUEST, search.JSON)
+)
+#: Characters that need no escape in JSON, but get one from some writers.
+ESCAPES = (("\\u003e", ">"), ("\\u003c", "<"), ("\\u0026", "&"), ("\\/", "/"))
+#: A layout is frequent with at least one line in so many.
+FREQUENT = 50
+#: Fewer lines than this are read field by field at once.
+LEARN_FROM = 48
+#: Lines shown of those that could not be read.
+SAMPLES, SAMPLE_CHARS = 10, 200
+
+
+@dataclass(slots=True)
+class _Counts:
+    total: int = 0
+    batch: int = 0
+    known: int = 0
+    unrecognised: int = 0
+    partial: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    samples: list[Sample] = field(default_factory=list)
+
+
+class Parser:
+    """Reads logs into frames. One per run: what it learns from a log helps with the next.
+
+    Args:
+        requests: `all` gives a row for every access line and every line of --log-requests;
+            `errors` only for access lines with a status of 5xx, and counts the others.
+    """
+
+    def __init__(self, requests: Literal["all", "errors"] = "errors") -> None:
+        self._requests = requests == "all"
+        self._formats = tuple(
+            f for f in formats.load() if self._requests or f.name != "request_log"
+        )
+        self._reader = Reader(self._formats)
+        self._layouts: dict[str, Layout] = {}
+        self._sources: dict[str, Source] = {}
+        self._counts: dict[str, _Counts] = {}
+        self._literals = ""
+
+    def read(
+        self,
+        source: Source,
+        on_progress: Callable[[int], None] | None = None,
+        block_size: int = BLOCK,
+    ) -> Iterator[Frames]:
+        """Read one log.
+
+        Args:
+            source: the log.
+            on_progress: called with the number of stored bytes read since the last call.
+            block_size: bytes searched at once; the result does not depend on it.
+
+        Yields:
+            Frames of consecutive stretches of the log, none of them empty in all.
+
+        Raises:
+            InputError: the log turned out to be no log while it was read.
+        """
+        self._sources[source.name] = source
+        counts = self._counts[source.name] = _Counts()
+        searcher = Searcher(self._formats, requests=self._requests)
+        self._literals = "|".join(_escaped(n) for n in searcher.literals)
+        clock = _Clock()
+        with ThreadPoolExecutor(1) as worker:
+            ahead = None
+            for cut in _batches(source, searcher, counts, on_progress, block_size):
+                job = worker.submit(self._frames, cut, source, counts, clock)
+                if ahead is not None and (frames := ahead.result()) is not None:
+                    yield frames
+                ahead = job
+            if ahead is not None and (frames := ahead.result()) is not None:
+                yield frames
+
+    def coverage(self, source: Source | None = None) -> Coverage:
+        """Say how much was understood: of one log, or of all that were read."""
+        names = [source.name] if source else list(self._counts)
+        every = [self._counts[name] for name in names]
+        kinds: Counter[str] = Counter()
+        for counts in every:
+            kinds += counts.kinds
+        return Coverage(
+            lines_total=sum(c.total for c in every),
+            lines_batch=sum(c.batch for c in every),
+            lines_known=sum(c.known for c in every),
+            lines_unrecognised=sum(c.unrecognised for c in every),
+            lines_partial=sum(c.partial for c in every),
+            by_kind=dict(sorted(kinds.items(), key=lambda k: (-k[1], k[0]))),
+            samples=tuple(s for c in every for s in c.samples)[:SAMPLES],
+            notes=tuple(f"{name}: {note}" for name in names for note in self._sources[name].notes),
+        )
+
+    def _frames(self, cut: Cut, source: Source, counts: _Counts, clock: _Clock) -> Frames | None:
+        """Read what was cut out of one stretch of a log."""
+        rows, samples = Rows(), list[tuple[int, str]]()
+        for lines in _lines(cut):
+            self._read_lines(_clean(lines, cut.odd), rows, samples, source, counts)
+        room = SAMPLES - len(counts.samples)
+        counts.samples += [Sample(source.name, *s) for s in sorted(samples)[:room]]
+        counts.partial += rows.partial
+        counts.known += rows.more + cut.n_inside
+        if not self._requests:
+            rows.kinds["access"], rows.kinds["request_log"] = cut.n_access, cut.n_requests
+            counts.known += cut.n_access + cut.n_requests
+        counts.kinds += rows.kinds
+        frames = rows.frames(source.name, source.group, clock)
+        if frames is None:
+            return None
+        counts.batch += _count_lines(frames.batch["line_no"])
+        told = [frames.batch, frames.event, frames.startup]
+        if self._requests:
+            told.append(frames.request)
+        else:
+            frames = replace(frames, request=frames.request.filter(pl.col("status") >= 500))
+        nos = [frame["line_no"] for frame in told]
+        if rows.several:
+            counts.known += pl.concat(nos).n_unique()
+        else:
+            counts.known += sum(_count_lines(n) for n in nos)
+        return frames
+
+    def _read_lines(
+        self,
+        lines: pl.DataFrame,
+        rows: Rows,
+        samples: list[tuple[int, str]],
+        source: Source,
+        counts: _Counts,
+    ) -> None:
+        """Read lines by the known layouts; learn new ones from what is left."""
+        text = pl.col("text")
+        statistics = lines["text"].str.contains(BATCH, literal=True)
+        rest, other = lines.filter(statistics), lines.filter(~statistics)
+        for layout, telltale in _frequent(self._layouts.values()):
+            rest = _apply(layout, rest, rows, samples, telltale)
+        if not self._requests:  # most lines of a log, and cheap to tell
+            access = text.str.ends_with(" OK") & text.str.contains(ACCESS, literal=True)
+            other = other.filter(~access)
+        wanted = text.str.contains(self._literals)
+        if not self._requests:
+            wanted &= ~text.str.contains(REQUEST, literal=True)
+        rest = pl.concat([rest, other]).filter(wanted)
+        patience = PATIENCE
+        while not rest.is_empty():
+            line = rest.row(0, named=True)
+            readings = self._reader.read(line["text"])
+            found = None
+            if patience and len(rest) >= LEARN_FROM and len(readings) == 1:
+                found = layout_of(readings[0])
+            if found is not None:
+                layout = self._layouts.get(found.pattern, found)
+                left = _apply(layout, rest, rows, samples)
+                if len(left) < len(rest):
+                    if layout is found:
+                        self._keep(layout)
+                        patience += 1 if layout.hits >= FEW else -1
+                    _tell_zone(readings[0], source)
+                    rest = left
+                    continue
+            _take(readings, line, rows, samples, source, counts)
+            rest = rest[1:]
+
+    def _keep(self, layout: Layout) -> None:
+        """Keep a layout; forget those of least use where there are too many."""
+        if len(self._layouts) >= LAYOUTS:
+            best = sorted(self._layouts.values(), key=lambda known: -known.hits)
+            self._layouts = {known.pattern: known for known in best[: LAYOUTS // 2]}
+        self._layouts[layout.pattern] = layout
+
+
+def _take(
+    readings: list[Reading],
+    line: dict[str, Any],
+    rows: Rows,
+    samples: list[tuple[int, str]],
+    source: Source,
+    counts: _Counts,
+) -> None:
+    """Take the records of one line as they were read field by field."""
+    line_no, seq, more = (line.get(name) or 0 for name in ("line_no", "seq", "more"))
+    for k, reading in enumerate(readings):
+        _tell_zone(reading, source)
+        if reading.cut and MARK.search(reading.text.encode()) is None:
+            continue  # the search finds such lines only where a block is split whole
+        if reading.cut or reading.partial:
+            samples.append((line_no, reading.text[:SAMPLE_CHARS]))
+        if reading.cut:
+            counts.unrecognised += 1
+        else:
+            rows.add_reading(reading, line_no, seq + k, more)
+
+
+def _count_lines(line_nos: pl.Series) -> int:
+    """Count different numbers in a sorted series."""
+    return int((line_nos.diff() != 0).sum()) + min(len(line_nos), 1)
+
+
+def _batches(
+    source: Source,
+    searcher: Searcher,
+    counts: _Counts,
+    on_progress: Callable[[int], None] | None,
+    block_size: int,
+) -> Iterator[Cut]:
+    """Search a log; yield what was found whenever it is worth reading."""
+    for block in source.blocks(block_size):
+        counts.total += block.n_lines
+        searcher.feed(block)
+        if on_progress is not None:
+            on_progress(block.n_read)
+        if len(searcher.cut.lines) >= BATCH_LINES or searcher.cut.size >= BATCH_BYTES:
+            yield searcher.take()
+    searcher.finish()
+    yield searcher.take()
+
+
+def _lines(cut: Cut) -> Iterator[pl.DataFrame]:
+    """Yield the lines of a cut as frames: line_no, seq, more, text."""
+    joined: list[tuple[int, int, list[bytes]]] = []
+    for first, n_lines, data in cut.dense:
+        if joined and joined[-1][0] + joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], joined[-1][1] + n_lines, [*joined[-1][2], data])
+        else:
+            joined.append((first, n_lines, [data]))
+    for first, n_lines, blocks in joined:
+        text = _split(b"".join(blocks), n_lines)
+        nos = pl.int_range(first, first + len(text), dtype=pl.Int64, eager=True)
+        yield pl.DataFrame({"line_no": nos, "text": text})
+    if cut.lines:
+        yield pl.DataFrame(
+            {"line_no": cut.line_nos, "more": cut.more, "text": _decode(cut.lines)},
+            schema_overrides={"line_no": pl.Int64, "more": pl.Int64},
+        )
+
+
+def _split(data: bytes, n_lines: int) -> pl.Series:
+    """Split whole lines. The CSV reader is the fastest splitter, and takes any bytes."""
+    lines = pl.scan_csv(
+        io.BytesIO(data),
+        has_header=False,
+        schema={"text": pl.String},
+        separator="\x01",
+        quote_char=None,
+        encoding="utf8-lossy",
+        extra_columns="ignore",
+        empty_string_is_null=False,
+    ).collect()["text"]
+    if len(lines) != n_lines:
+        return _decode(data.split(b"\n")[:n_lines])
+    return lines
+
+
+def _decode(lines: list[bytes]) -> pl.Series:
+    try:
+        return pl.Series("text", lines, dtype=pl.Binary).cast(pl.String)
+    except pl.exceptions.PolarsError:
+        return pl.Series("text", [line.decode("utf-8", "replace") for line in lines])
+
+
+def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
+    """Remove colours, line ends and escapes that the search saw in these lines."""
+    text = pl.col("text")
+    if "json" in odd:
+        plain = text
+        for escaped, char in ESCAPES:
+            plain = plain.str.replace_all(escaped, char, literal=True)
+        plain = plain.str.replace_all(r"\\u001b\[[0-9;]*m", "")
+        is_json = text.str.contains(JSON, literal=True)
+        text = pl.when(is_json).then(plain).otherwise(text)
+    if "colour" in odd:
+        text = text.str.replace_all(r"\x1b\[[0-9;?]*[A-Za-z]", "")
+    if "return" in odd:
+        text = text.str.strip_chars_end("\r")
+    lines = lines.with_columns(text)
+    if "return" in odd:
+        inside = lines["text"].str.contains("\r", literal=True)
+        if "more" in lines.columns:
+            inside &= lines["more"] == 0
+        if inside.any():
+            split = (
+                lines.filter(inside)
+                .with_columns(pl.col("text").str.split("\r"))
+                .with_columns(seq=pl.int_ranges(pl.col("text").list.len(), dtype=pl.Int64))
+                .explode("text", "seq")
+            )
+            lines = pl.concat([lines.filter(~inside), split], how="diagonal_relaxed")
+    return lines
+
+
+def _frequent(layouts: Collection[Layout]) -> list[tuple[Layout, str]]:
+    """Return the frequent layouts of statistics lines, in the order in which to try them.
+
+    A pattern that fails late costs as much as one that fits. So each gets a telltale, a text
+    that as few others as possible hold, and those that share theirs go last.
+    """
+    total = sum(layout.hits for layout in layouts)
+    frequent = [
+        layout
+        for layout in layouts
+        if layout.hits * FREQUENT > total and layout.format.frame == "batch"
+    ]
+    texts = {id(layout): "\n".join(layout.pieces) for layout in frequent}
+    ranked = []
+    for layout in frequent:
+        rivals = [texts[id(other)] for other in frequent if other is not layout]
+        shared, telltale = min(
+            ((sum(piece in text for text in rivals), piece) for piece in layout.pieces),
+            default=(len(rivals), ""),
+        )
+        ranked.append((shared, -layout.hits, layout, telltale))
+    ranked.sort(key=lambda r: r[:2])
+    return [r[2:] for r in ranked]
+
+
+def _apply(
+    layout: Layout,
+    lines: pl.DataFrame,
+    rows: Rows,
+    samples: list[tuple[int, str]],
+    telltale: str = "",
+) -> pl.DataFrame:
+    """Read the lines that have this layout; return the others."""
+    likely, rest = lines, lines.clear()
+    if telltale:
+        mask = lines["text"].str.contains(telltale, literal=True)
+        likely, rest = lines.filter(mask), lines.filter(~mask)
+    if likely.is_empty():
+        return lines
+    values, fits = read_layout(layout, likely["text"])
+    n = int(fits.sum())
+    if not n:
+        return lines
+    layout.hits += n
+    if n < len(likely):
+        rest = pl.concat([rest, likely.filter(~fits)])
+        likely, values = likely.filter(fits), values.filter(fits) if values.width else values
+    rows.add_layout(layout, likely.drop("text"), values)
+    if layout.partial:
+        text = pl.col("text").str.slice(0, SAMPLE_CHARS)
+        samples += likely.sort("line_no").head(SAMPLES).select("line_no", text).rows()
+    return rest
+
+
+def _tell_zone(reading: Reading, source: Source) -> None:
+    """Keep the zone of the stamps, where a wrapper tells it."""
+    if source.tz is None and reading.prefix.zone is not None:
+        source.tz = zone_of(reading.prefix)
+
+
+def _escaped(literal: bytes) -> str:
+    return escape(literal.decode().strip("\n"))

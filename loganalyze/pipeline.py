@@ -1,0 +1,165 @@
+"""From logs to a report: read this file first.
+
+sources -> parse -> sessions -> derive (in sessions) -> capacity -> rules -> Report.
+Nothing flows back, and renderers see the Report alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from loganalyze import (
+    __version__,
+    events,
+    plan,
+    reading,
+    redact,
+    rules,
+    series,
+)
+from loganalyze.filters import Filters
+from loganalyze.model import Coverage, Evidence, Finding, Report, SessionData, Unreadable
+from loganalyze.parse import Parser
+from loganalyze.sources import Source
+from loganalyze.store import Store
+
+#: A quoted line is cut here: no statistics line is longer, and a report is no log.
+_QUOTE_CHARS = 600
+
+#: Words after which a line holds a prompt or every server argument: never quoted.
+_PRIVATE = (
+    "server_args=",
+    "Receive: ",
+    "Receive OpenAI: ",
+    "Finish: ",
+    " obj=",
+    "text=",
+    '"obj"',
+    "remaining_rids",
+)
+
+
+def analyze(
+    *paths: str,
+    overrides: Mapping[str, float] | None = None,
+    profile: Literal["online", "batch"] | None = None,
+    filters: Filters | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    command: str = "",
+) -> Report:
+    """Analyse logs and return the report.
+
+    Args:
+        paths: log files; `-` is standard input.
+        overrides: limits of rules, such as {"KV001.enter_usage": 0.95}.
+        profile: what the server is for; changes the verdict's words, never the facts.
+        filters: the span of time, ranks and sources to look at; all by default.
+        on_progress: called with the number of bytes read since the last call.
+        command: the command line, for the report's "how to reproduce".
+
+    Raises:
+        InputError: no input could be used; the message names the first and says why.
+        UsageError: a limit that does not exist, or a filter that cannot be read.
+    """
+    overrides = rules.checked_overrides(overrides or {})
+    parser = Parser()
+    store = Store()
+    read, unreadable = reading.read_all(parser, store, paths, on_progress)
+    report, split = judge(
+        store,
+        read,
+        parser.coverage(),
+        overrides=overrides,
+        profile=profile,
+        filters=filters,
+        unreadable=unreadable,
+        command=command,
+    )
+    return replace(report, plan=plan.for_report(split, report.findings))
+
+
+def judge(
+    store: Store,
+    read: Sequence[Source],
+    coverage: Coverage,
+    *,
+    overrides: Mapping[str, float] | None = None,
+    profile: Literal["online", "batch"] | None = None,
+    filters: Filters | None = None,
+    unreadable: Sequence[Unreadable] = (),
+    command: str = "",
+) -> tuple[Report, list[SessionData]]:
+    """Judge what was read: the report without a plan, and the sessions it was made from.
+
+    Args:
+        store: the records of the sources.
+        read: the sources, which have been read.
+        coverage: how much of them was understood.
+        overrides: as in `analyze`, checked already.
+        profile: as in `analyze`.
+        filters: as in `analyze`.
+        command: as in `analyze`.
+        unreadable: what could not be read, for the report.
+    """
+    split = reading.measured(store, read, filters or Filters())
+    outcomes = rules.run(split, overrides or {}, profile)
+    split = rules.leaks_left_out(split, outcomes)
+    quotes = _Quotes(read)
+    findings = [quotes.fill(f) for f in rules.findings(outcomes)]
+    report = Report(
+        tool_version=__version__,
+        sources=[source.describe() for source in read],
+        verdict=rules.conclude(outcomes, split, profile),
+        sessions=[data.session for data in split],
+        findings=findings,
+        checked=rules.checked(outcomes),
+        coverage=replace(
+            coverage,
+            samples=[replace(s, text=quotes.public(s.text) or "") for s in coverage.samples],
+            notes=[*coverage.notes, *store.notes],
+        ),
+        series=series.reduce(split),
+        unreadable=unreadable,
+        command=redact.text(command),
+        events=[count for data in split for count in events.count(data)],
+        redacted=quotes.removed(split),
+    )
+    return report, split
+
+
+class _Quotes:
+    """Fetches the quoted lines of findings from their logs, without secrets."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = {source.name: source for source in sources}
+        self._removed: Counter[str] = Counter()
+
+    def fill(self, finding: Finding) -> Finding:
+        """Return the finding with the text of each evidence line."""
+        wanted: dict[str, set[int]] = {}
+        for item in finding.evidence:
+            if item.line_no is not None and item.source in self._sources:
+                wanted.setdefault(item.source, set()).add(item.line_no)
+        found = {name: self._sources[name].quote(lines) for name, lines in wanted.items()}
+
+        def quoted(item: Evidence) -> Evidence:
+            line = found.get(item.source or "", {}).get(item.line_no or 0)
+            return replace(item, quote=self.public(line)) if line else item
+
+        return replace(finding, evidence=[quoted(item) for item in finding.evidence])
+
+    def public(self, line: str) -> str | None:
+        """Return what may be shown of a line, or None."""
+        ends = [line.find(word) for word in _PRIVATE if word in line]
+        shown = line[: min(ends, default=len(line))].strip()[:_QUOTE_CHARS]
+        return redact.text(shown, self._removed) or None
+
+    def removed(self, split: Sequence[SessionData]) -> dict[str, int]:
+        """Return what was taken out of quotes and server arguments: name -> how often."""
+        arguments = Counter(
+            f"server argument {name}" for d in split for name in d.session.config.args_removed
+        )
+        return dict(sorted((self._removed + arguments).items()))

@@ -1,0 +1,103 @@
+"""Read every input that was named, whatever the state of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from loganalyze import capacity, filters, sessions
+from loganalyze.errors import InputError
+from loganalyze.filters import Filters
+from loganalyze.frames import Frames
+from loganalyze.model import SessionData, Unreadable
+from loganalyze.parse import Parser
+from loganalyze.sources import Source, guess, open_sources
+from loganalyze.store import Store
+
+_PARTLY = "what could be read was analysed"
+
+
+def read_all(
+    parser: Parser,
+    store: Store,
+    paths: Sequence[str],
+    on_progress: Callable[[int], None] | None,
+) -> tuple[list[Source], list[Unreadable]]:
+    """Read logs into a store; one that fails or holds no SGLang line never stops the others.
+
+    Args:
+        parser: turns lines into records.
+        store: keeps them.
+        paths: log files; `-` is standard input.
+        on_progress: called with the number of bytes read since the last call.
+
+    Returns:
+        The sources that hold SGLang lines, and what could not be used, or not whole.
+
+    Raises:
+        InputError: no input could be used; the message names the first and says why.
+    """
+    errors: list[InputError] = []
+    opened = open_sources(paths, errors.append)
+    failed = [_unreadable(error, paths) for error in errors]
+    read: list[Source] = []
+    for source in opened:
+        try:
+            found = _read_one(parser, store, source, on_progress)
+        except InputError as error:
+            failed.append(_unreadable(error, [source.name]))
+            continue
+        if found:
+            read.append(source)
+            if source.notes:
+                failed.append(Unreadable(source.name, "; ".join(source.notes), _PARTLY))
+        else:
+            looks_like, hint = guess(source)
+            lines = f"{source.lines:,} line{'s' * (source.lines != 1)}"
+            failed.append(
+                Unreadable(
+                    source.name, f"no SGLang line in {lines}", f"looks like {looks_like}; {hint}"
+                )
+            )
+    if not read:
+        raise InputError(f"{failed[0].name}: {failed[0].message}", hint=failed[0].hint)
+    return read, failed
+
+
+def measured(store: Store, read: Sequence[Source], chosen: Filters) -> list[SessionData]:
+    """Return the sessions of what was read, cut to the filters, with measured capacity.
+
+    Raises:
+        InputError: the filters leave nothing.
+        UsageError: a filter that cannot be read.
+    """
+    found = sessions.split(Frames(**store.frames()), rotated(read))
+    return [
+        replace(data, session=replace(data.session, capacity=capacity.measure(data)))
+        for data in filters.apply(found, chosen)
+    ]
+
+
+def rotated(read: Sequence[Source]) -> dict[str, str]:
+    """Return {source: rotated set} for the sources that are parts of one."""
+    members = Counter(source.group for source in read)
+    return {source.name: source.group for source in read if members[source.group] > 1}
+
+
+def _unreadable(error: InputError, names: Sequence[str]) -> Unreadable:
+    """Return the failure with the input's name apart from the message."""
+    name = next((n for n in names if error.message.startswith(f"{n}: ")), "-")
+    message = error.message.removeprefix(f"{name}: ").removeprefix("standard input: ")
+    return Unreadable(name, message, error.hint)
+
+
+def _read_one(
+    parser: Parser, store: Store, source: Source, on_progress: Callable[[int], None] | None
+) -> bool:
+    """Put the records of a source into the store; tell whether there were any."""
+    found = False
+    for chunk in parser.read(source, on_progress):
+        found = found or any(f.height for f in (chunk.batch, chunk.event, chunk.startup))
+        store.add(chunk)
+    return found

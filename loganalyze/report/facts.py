@@ -1,0 +1,483 @@
+"""What the page says in rows: key numbers, captions, capacity, levers, arguments, events.
+
+Everything here is worked out from the report alone and handed to the template as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loganalyze.model import (
+    Action,
+    Capacity,
+    Check,
+    Estimate,
+    EventCount,
+    Finding,
+    Lever,
+    Report,
+    Session,
+)
+from loganalyze.report import charts, words
+from loganalyze.report.charts import Timeline
+from loganalyze.report.phase import Phase
+
+STATUS_WORDS: Mapping[str, str] = {
+    "saturated": "Saturated",
+    "degraded": "Degraded",
+    "healthy": "Healthy",
+    "undetermined": "Undetermined",
+}
+#: What a status word promises, for readers who see it for the first time.
+STATUS_MEANING: Mapping[str, str] = {
+    "saturated": "A memory pool was full while requests waited for it.",
+    "degraded": "Something other than a full pool slowed this server.",
+    "healthy": "No check found anything that slows this server.",
+    "undetermined": "The log holds too little to judge.",
+}
+
+#: Server arguments that decide about memory, admission and speed: shown first.
+FIRST_ARGS = (
+    "model_path",
+    "served_model_name",
+    "tp_size",
+    "dp_size",
+    "pp_size",
+    "ep_size",
+    "enable_dp_attention",
+    "dcp_size",
+    "mem_fraction_static",
+    "max_total_tokens",
+    "kv_cache_dtype",
+    "max_running_requests",
+    "chunked_prefill_size",
+    "max_prefill_tokens",
+    "context_length",
+    "schedule_policy",
+    "schedule_conservativeness",
+    "page_size",
+    "disable_radix_cache",
+    "enable_hierarchical_cache",
+    "hicache_size",
+    "hicache_ratio",
+    "speculative_algorithm",
+    "speculative_num_draft_tokens",
+    "cuda_graph_max_bs",
+    "cuda_graph_max_bs_decode",
+    "disable_cuda_graph",
+    "disaggregation_mode",
+    "attention_backend",
+    "quantization",
+    "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio",
+    "load_balance_method",
+)
+
+
+#: What waiting is, by column; a request in one of these queues decodes nothing.
+_WAITING: Mapping[str, str] = {
+    "queue_req": "waited",
+    "prealloc_req": "waited for preallocation",
+    "transfer_req": "had their KV in transfer",
+    "inflight_req": "had their KV in transfer",
+}
+
+
+class KeyNumber(NamedTuple):
+    """A number that a reader looks for first."""
+
+    name: str
+    value: str
+    unit: str
+    note: str
+
+
+class Row(NamedTuple):
+    """One measured quantity: its value, the formula or origin, and the line."""
+
+    name: str
+    value: str
+    origin: str
+    line: str
+
+
+class LeverRow(NamedTuple):
+    """One thing that could be changed. `formula` has the arithmetic, line by line."""
+
+    name: str
+    flag: str
+    tokens: str
+    fit: str
+    throughput: str
+    memory: str
+    note: str
+    formula: Sequence[str]
+
+
+class Argument(NamedTuple):
+    """One server argument; `mark` says what is worth knowing about its value."""
+
+    name: str
+    value: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one or several sessions: in full, or what `changed` from before."""
+
+    sessions: list[int]
+    line: str
+    changed: bool
+    first: Sequence[Argument]
+    rest: Sequence[Argument]
+
+
+@dataclass(slots=True)
+class Event:
+    """One kind of event over all sessions: how often, and where its first and last stand."""
+
+    name: str
+    n: int = 0
+    requests: int = 0
+    first: tuple[str, str] | None = None
+    last: tuple[str, str] | None = None
+
+
+def title(report: Report) -> str:
+    """Return the title of the page: status and log."""
+    names = [words.basename(s.name) for s in report.sources]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    first = words.shorten(names[0], 80) if names else "no log"
+    return f"{STATUS_WORDS[report.verdict.status]}: {first}{more}"
+
+
+def primary(report: Report) -> int | None:
+    """Return the index of the finding that the verdict rests on."""
+    codes = [f.code for f in report.findings]
+    return codes.index(report.verdict.primary) if report.verdict.primary in codes else None
+
+
+def first_action(report: Report) -> Action | None:
+    """Return the first thing to do."""
+    i = primary(report)
+    return next(iter(report.findings[i].actions), None) if i is not None else None
+
+
+def period(report: Report) -> str:
+    """Say from when to when the log runs."""
+    starts = [s.start for s in report.sessions if s.start]
+    ends = [s.end for s in report.sessions if s.end]
+    return words.span(min(starts), max(ends)) if starts and ends else "no time stamps"
+
+
+def key_numbers(report: Report) -> Iterator[KeyNumber]:
+    """Yield the levels of the log, what fits, and how long the primary finding held."""
+    worst = charts.worst(report)
+    per = f" on {charts.rank_name(report, worst)}" if worst else ""
+    for column, name, unit in (
+        ("kv_usage", "KV pool usage", "fraction"),
+        ("running_req", "running requests", ""),
+        ("queue_req", "waiting requests", ""),
+        ("prealloc_req", "in preallocation queue", ""),
+        ("transfer_req", "KV in transfer", ""),
+        ("gen_throughput", "decode throughput", "token/s"),
+    ):
+        level = charts.stats(report, column, worst)
+        if level and (level.peak or column not in ("prealloc_req", "transfer_req")):
+            middle, peak = _level(level.median, unit), _level(level.peak, unit)
+            alone = len(report.sources) == 1
+            where = words.place(None if alone else level.peak_source, level.peak_line)
+            note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
+            yield KeyNumber(name + per, middle, "" if unit == "fraction" else unit, note)
+    session = _judged(report)
+    if session:
+        which = f"session {session.id}: " if len(report.sessions) > 1 else ""
+        for k in _capacity_numbers(session.capacity):
+            name = f"{k.name}, per rank" if worst and k.unit == "" else k.name
+            yield k._replace(name=name, note=which + k.note)
+    i = primary(report)
+    if i is not None:
+        yield from _time_in(report.findings[i], report.sessions)
+
+
+def _level(value: float, unit: str) -> str:
+    if unit == "fraction":
+        return words.number(float(value), unit)
+    return words.number(round(value, 1) if value < 10 else round(value))
+
+
+def _judged(report: Report) -> Session | None:
+    """Return the session that the verdict speaks of, else the longest one."""
+    i = primary(report)
+    wanted = report.findings[i].session if i is not None else None
+    for s in report.sessions:
+        if s.id == wanted:
+            return s
+    return max(report.sessions, key=lambda s: s.last_line - s.first_line, default=None)
+
+
+def _capacity_numbers(c: Capacity) -> Iterator[KeyNumber]:
+    if c.requests_fit is not None and c.tokens_per_req is not None:
+        note = f"{words.number(c.kv_tokens)} tokens / {words.number(round(c.tokens_per_req))} each"
+        yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
+    if c.rate_per_req is not None:
+        rate = words.number(c.rate_per_req)
+        yield KeyNumber("per running request", rate, "token/s", "while decoding")
+
+
+def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:
+    """Yield the time within a finding's episodes; ranks at the same time count once."""
+    stamped = [(charts.ms(e.start), charts.ms(e.end)) for e in f.episodes if e.start and e.end]
+    spans = charts.merge([(a, max(a, b)) for a, b in stamped], 0)
+    seconds = sum(b - a for a, b in spans) / 1_000
+    total = sum((s.end - s.start).total_seconds() for s in sessions if s.start and s.end)
+    if seconds:
+        share = ""
+        if total > 0:
+            part = seconds / total
+            share = f"{_percent(part) if part >= 0.005 else _UNDER} of the log, "
+        note = share + words.plural(len(spans), "spell")
+        yield KeyNumber(f"time in {f.code}", words.duration(seconds), "", note)
+
+
+_UNDER = "under 1\u00a0%"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(share, 1.0):.0f}\u00a0%"
+
+
+def timeline_caption(report: Report, t: Timeline) -> str:
+    """Say what the timeline shows, in its own numbers."""
+    said = []
+    worst = charts.worst(report)
+    usage = charts.stats(report, "kv_usage", worst)
+    if usage:
+        middle, peak = _level(usage.median, "fraction"), _level(usage.peak, "fraction")
+        said.append(f"KV usage was {middle} in the median bin and {peak} at most")
+    waits = [
+        (_WAITING[c], w) for c in _WAITING if (w := charts.stats(report, c, worst)) and w.peak
+    ]
+    for words_of, wait in waits:
+        middle, peak = _level(wait.median, ""), _level(wait.peak, "")
+        said.append(f"{middle} requests {words_of} in the median bin, {peak} at most")
+    if not waits and charts.stats(report, "queue_req", worst):
+        said.append("no request waited")
+    if worst and said:
+        said[0] = f"on {charts.rank_name(report, worst)}, {said[0]}"
+    flat = [p.title.lower() for p in t.flat if p.id != "waiting"]
+    if flat:
+        said.append(f"always 0 and not drawn: {', '.join(flat)}")
+    text = "; ".join(said) or "what the log prints over time"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+_FIT_UNKNOWN = "How many requests would fit is not known from this log."
+
+
+def phase_caption(report: Report, p: Phase) -> str:
+    """Say whether the cloud of the phase plot reaches the ceiling."""
+    if p.at_ceiling is None:
+        return f"{f'{p.rank} alone. ' if p.rank else ''}{_FIT_UNKNOWN}"
+    where = f"{p.rank} alone: " if p.rank else ""
+    said = f"{where}{_percent(p.at_ceiling)} of the bins reach 80\u00a0% of what fits the KV pool"
+    if report.verdict.primary == "KV001" and p.at_ceiling >= 0.5:
+        return f"{said}: with requests of this length the pool is the ceiling."
+    return f"{said}."
+
+
+def timeline_rows(t: Timeline, slots: int = 24) -> list[tuple[str, list[str]]]:
+    """Return the timeline as numbers: (from, one cell a panel), empty where nothing was logged."""
+    width = (t.x1 - t.x0) / slots
+    cells: list[list[list[tuple[float, float]]]] = [[[] for _ in t.panels] for _ in range(slots)]
+    at = {p.id: i for i, p in enumerate(t.panels)}
+    for c in t.curves:
+        if c.kind == "value":
+            for x, mean, high in zip(c.x, c.mean, c.high, strict=True):
+                slot = min(int((x - t.x0) / width), slots - 1)
+                cells[slot][at[c.panel]].append((mean, high))
+    out = []
+    for k, row in enumerate(cells):
+        said = [_cell(values, p.unit) for values, p in zip(row, t.panels, strict=True)]
+        if any(said):
+            out.append((_when(t.x0 + k * width, t.by_time), said))
+    return out
+
+
+def _cell(values: Sequence[tuple[float, float]], unit: str) -> str:
+    if not values:
+        return ""
+    mean = sum(v[0] for v in values) / len(values)
+    return f"{_level(mean, unit)} (max {_level(max(v[1] for v in values), unit)})"
+
+
+def _when(x: float, by_time: bool) -> str:
+    return words.moment(charts.time_of(x)) if by_time else f"line {x:,.0f}"
+
+
+def checks(checked: Sequence[Check]) -> dict[str, list[tuple[Check, list[int]]]]:
+    """Group checks by status; the same answer in several sessions is one row.
+
+    Returns:
+        clear, not_applicable and error -> (check, ids of its sessions).
+    """
+    out: dict[str, dict[tuple[str, str], tuple[Check, list[int]]]] = {
+        "clear": {},
+        "not_applicable": {},
+        "error": {},
+    }
+    for check in checked:
+        if check.status in out:
+            _, seen = out[check.status].setdefault((check.code, check.reason), (check, []))
+            if check.session is not None and check.session not in seen:
+                seen.append(check.session)
+    return {status: list(rows.values()) for status, rows in out.items()}
+
+
+def capacity_rows(s: Session) -> Iterator[Row]:
+    """Yield what a session's server could hold, each with its formula and line."""
+    c, config = s.capacity, s.config
+    pool_line = words.place(s.source, c.kv_tokens_line)
+    size_line = words.place(s.source, config.kv_pool_line)
+    start_line = words.place(s.source, config.capacity_line)
+    span = words.place(s.source, *c.lines) if c.lines else ""
+    each = words.number(round(c.tokens_per_req, 1)) if c.tokens_per_req is not None else ""
+    if c.kv_tokens is not None:
+        inferred = "inferred: median of #token / token usage"
+        origin = "printed at start-up" if c.kv_tokens_source == "log" else inferred
+        yield Row("KV pool", f"{c.kv_tokens:,} tokens a rank", origin, pool_line)
+    if c.pool_gib is not None:
+        dtype = f", {config.kv_pool_dtype}" if config.kv_pool_dtype else ""
+        size = f"{c.pool_gib:,.2f} GiB a rank"
+        yield Row("KV pool size", size, f"printed at start-up{dtype}", size_line)
+    if c.bytes_per_token is not None:
+        value = f"{round(c.bytes_per_token):,} bytes a rank"
+        yield Row("KV bytes per token", value, "pool size / pool tokens", "")
+    if each:
+        formula = "sum of #token / sum of #running-req over settled decode lines"
+        yield Row("KV tokens held per running request", f"{each} tokens", formula, span)
+    if c.requests_fit is not None:
+        formula = f"{words.number(c.kv_tokens)} tokens / {each or '?'} tokens, rounded down"
+        yield Row("requests that fit", f"{c.requests_fit:,}", formula, "")
+    if c.rate_per_req is not None:
+        formula = "gen throughput / #running-req over the same lines"
+        rate = words.number(c.rate_per_req, "token/s")
+        yield Row("decode rate per running request", rate, formula, span)
+    if c.max_running_req is not None:
+        cap = f"{c.max_running_req:,} requests"
+        yield Row("running cap", cap, "max_running_requests", start_line)
+    if config.available_gpu_mem_gib is not None:
+        free = f"{config.available_gpu_mem_gib:,.2f} GiB"
+        yield Row("GPU memory left free", free, "available_gpu_mem after start-up", start_line)
+    for name, amount, unit in (
+        ("sliding-window pool", config.swa_pool_tokens, "tokens"),
+        ("Mamba state slots", config.mamba_slots, "slots"),
+        ("host pool (hierarchical cache)", config.host_pool_tokens, "tokens"),
+        ("host pool size", config.host_pool_gb, "GB (1e9 bytes) a rank"),
+        ("context length", config.context_len, "tokens"),
+    ):
+        if amount is not None:
+            yield Row(name, words.number(amount, unit), "printed at start-up", "")
+    m = c.step_model
+    if m:
+        parts = (
+            f"{1e3 * m.t0_s:.3g} ms",
+            f"{1e3 * m.a_s:.3g} ms × running",
+            f"{1e6 * m.b_s:.3g} µs × tokens",
+        )
+        fit = f"robust fit over {words.plural(m.n_lines, 'line')}, residual {m.residual_sd:.1%}"
+        unsure = f"not identified: {m.note or 'too little spread'}"
+        yield Row("decode step", " + ".join(parts), fit if m.identified else unsure, span)
+
+
+def lever_rows(now: Lever, levers: Sequence[Lever]) -> list[LeverRow]:
+    """Return what could be changed, the present state first."""
+    return [_lever(now), *(_lever(x) for x in levers)]
+
+
+def _lever(x: Lever) -> LeverRow:
+    tokens = f"{x.kv_tokens:,}" if x.kv_tokens is not None else ""
+    if x.host_tokens is not None:
+        tokens = f"{tokens} and {x.host_tokens:,} in host memory".removeprefix(" and ")
+    fit = ""
+    if x.concurrency is not None:  # whole requests, as in the capacity table
+        fit = f"{math.floor(x.concurrency):,}"
+        if x.more_decodes is not None:
+            before = math.floor(x.concurrency - x.more_decodes + 1e-9)
+            fit += f" ({math.floor(x.concurrency) - before:+,})"
+    said = [_range(x.gain, "×", 2), _range(x.throughput, "", 0, " token/s")]
+    if x.eta_s:
+        low, high = words.duration(x.eta_s.low), words.duration(x.eta_s.high)
+        said.append(f"done in {words.duration(x.eta_s.mid)} ({low} to {high})")
+    memory = f"{x.memory_left_gib:.1f} GiB" if x.memory_left_gib is not None else ""
+    note = words.sentence(x.note, x.risk)
+    throughput = "; ".join(p for p in said if p)
+    return LeverRow(x.name, x.flag, tokens, fit, throughput, memory, note, tuple(x.formula))
+
+
+def _range(e: Estimate | None, sign: str, digits: int, unit: str = "") -> str:
+    if e is None:
+        return ""
+    low, mid, high = (f"{v:,.{digits}f}" for v in (e.low, e.mid, e.high))
+    return f"{sign}{mid}{unit} ({low} to {high})" if low != high else f"{sign}{mid}{unit}"
+
+
+def arguments(report: Report) -> list[Arguments]:
+    """Return the server arguments: of the first session in full, then what changed."""
+    proposed = {
+        words.change(a).split(" ")[0].lstrip("-").replace("-", "_"): f.code
+        for f in reversed(report.findings)
+        for a in f.actions
+        if a.flag and a.proposed is not None
+    }
+    out: list[Arguments] = []
+    before: Mapping[str, object] = {}
+    for s in report.sessions:
+        args = s.config.args
+        if not args:
+            continue
+        if out and args == before:
+            out[-1].sessions.append(s.id)
+            continue
+        names = [n for n in {**before, **args} if not out or args.get(n) != before.get(n)]
+        rows = [_argument(n, s, proposed) for n in names]
+        first = sorted(
+            (r for r in rows if r.name in FIRST_ARGS), key=lambda r: FIRST_ARGS.index(r.name)
+        )
+        others = [r for r in rows if r.name not in FIRST_ARGS]
+        marked = [r for r in others if r.mark]
+        rest = [r for r in others if not r.mark]
+        line = words.place(s.source, s.config.args_line)
+        out.append(Arguments([s.id], line, bool(out), [*first, *marked], rest))
+        before = args
+    return out
+
+
+def _argument(name: str, s: Session, proposed: Mapping[str, str]) -> Argument:
+    config = s.config
+    value = words.plain(config.args[name]) if name in config.args else "(not printed)"
+    marks = []
+    if name in config.args_removed:
+        marks.append("value removed")
+    elif name in config.defaults and config.args.get(name) != config.defaults[name]:
+        marks.append(f"default {words.plain(config.defaults[name])}")
+    if name in proposed:
+        marks.append(f"{proposed[name]} proposes another value")
+    return Argument(name, value, "; ".join(marks))
+
+
+def events(counted: Sequence[EventCount]) -> list[Event]:
+    """Return event counts over all sessions, those that happened first."""
+    out: dict[str, Event] = {}
+    for e in counted:
+        row = out.setdefault(e.kind, Event(words.EVENTS.get(e.kind, e.kind.replace("_", " "))))
+        row.n += e.count
+        row.requests += e.total or 0
+        if e.count:
+            row.first = row.first or (words.moment(e.start), words.place(e.source, e.first_line))
+            row.last = (words.moment(e.end), words.place(e.source, e.last_line))
+    return sorted(out.values(), key=lambda row: not row.n)

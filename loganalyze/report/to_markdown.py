@@ -1,0 +1,141 @@
+"""The report as a Markdown block for a ticket: under 60 lines, the same in each tracker.
+
+GitHub, GitLab and Jira differ in everything but headings, bold, lists, tables and code, so
+nothing else is used. Text from a log can end no code span, open no tag or link, call nobody
+and close no issue: what would is escaped, or broken by a space of no width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from loganalyze.model import Finding, Report, Session, Severity
+from loganalyze.report import tree, words
+
+MAX_LINES = 59
+_TEXT = 300
+_QUOTE = 200
+#: A space of no width: breaks a mention or reference and shows nothing.
+_BREAK = "\u200b"
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|~])")
+_REFERENCE = re.compile(r"(@|#(?=\d)|!(?=[\d\[])|\bGH-(?=\d)|[$%&](?=\w)|:(?=//)|\bwww(?=\.))")
+
+#: Jira's older markup acts inside our code spans too: macros and mentions.
+_JIRA = re.compile(r"\{(?=\w+[}:])|\[(?=~)")
+
+
+def render(report: Report) -> str:
+    """Return the block, without a final blank line."""
+    report = words.safe(report)
+    lines = [*_verdict(report), "", *_facts(report), ""]
+    top = [node.finding for node in tree.grow(report.findings)]
+    full = [f for f in top if f.severity > Severity.INFO][:3]
+    for f in full:
+        lines += [*_finding(f), ""]
+    others = [f for f in report.findings if f not in full]
+    if others:
+        lines += ["**Also found**", ""]
+        lines += [_one(f) for f in others[:6]]
+        lines += [f"- {len(others) - 6} more"] if len(others) > 6 else []
+        lines += [""]
+    lines += list(_foot(report))
+    return "\n".join(lines[:MAX_LINES]) + "\n"
+
+
+def prose(text: str, limit: int = _TEXT) -> str:
+    """Return a text that shows as it is written, outside code."""
+    text = words.shorten(text, limit)
+    text = _MARKUP.sub(r"\\\1", text)
+    return _REFERENCE.sub(lambda m: m[1] + _BREAK, text)
+
+
+def code(text: str, limit: int = _QUOTE) -> str:
+    """Return a text as a code span that it cannot end, in or out of a table."""
+    text = words.shorten(text, limit).replace("`", "'").replace("|", "¦").strip()
+    text = _JIRA.sub(lambda m: m[0] + _BREAK, text)
+    return f"`{text}`" if text else ""
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    v = report.verdict
+    yield f"### {words.SHAPE[v.status]} {v.status.capitalize()}: {prose(v.headline, 500)}"
+    yield ""
+    primary = next((f for f in report.findings if f.code == v.primary), None)
+    cause = f", cause **{prose(primary.code)}** {prose(primary.name)}" if primary else ""
+    yield f"Confidence {v.confidence}{cause}."
+    if primary and primary.actions:
+        action = primary.actions[0]
+        effect = f" → {prose(action.effect)}" if action.effect else ""
+        yield ""
+        yield f"**First:** {prose(action.text)} {code(words.change(action))}{effect}"
+
+
+def _facts(report: Report) -> Iterator[str]:
+    yield "| What | Value |"
+    yield "| --- | --- |"
+    for log in report.sources[:3]:
+        size = f"{words.plural(log.lines, 'line')}, SHA-256 {code(log.sha256[:16])}"
+        yield f"| Log {code(words.name(log.name), 60)} | {size} |"
+    if len(report.sources) > 3:
+        yield f"| Further logs | {len(report.sources) - 3} |"
+    for s in report.sessions[:4]:
+        size = prose(_capacity(s) or "no size printed")
+        yield f"| {_session(s, len(report.sessions))} | {size} |"
+    c = report.coverage
+    unread = f"{c.lines_unrecognised:,} not understood"
+    yield f"| Coverage | {c.lines_total:,} lines, {c.lines_batch:,} statistics, {unread} |"
+    for u in report.unreadable[:2]:
+        yield f"| Not analysed: {code(u.name, 60)} | {prose(u.message, 120)} |"
+
+
+def _session(s: Session, n: int) -> str:
+    which = f"Session {s.id}, " if n > 1 else ""
+    return f"{which}{prose(words.span(s.start, s.end))}"
+
+
+def _capacity(s: Session) -> str:
+    c = s.capacity
+    said = []
+    if c.kv_tokens is not None:
+        said.append(
+            f"{c.kv_tokens:,} KV tokens" + (" (inferred)" if c.kv_tokens_source != "log" else "")
+        )
+    if c.tokens_per_req is not None:
+        said.append(f"{words.number(round(c.tokens_per_req))} a request")
+    if c.requests_fit is not None:
+        said.append(f"{c.requests_fit:,} requests fit")
+    if c.rate_per_req is not None:
+        said.append(f"{words.number(c.rate_per_req)} token/s each")
+    return ", ".join(said)
+
+
+def _finding(f: Finding) -> Iterator[str]:
+    """Write one finding in at most nine lines."""
+    yield f"**{words.severity(f.severity)}: {prose(f.code)} {prose(f.name)}**"
+    yield ""
+    yield f"- {prose(f.summary, 400)}"
+    spans = words.longest(f.episodes, 1)
+    if spans:
+        e = spans[0]
+        more = f"; {len(f.episodes)} spells, this is the longest" if len(f.episodes) > 1 else ""
+        where = code(words.place(e.source, e.first_line, e.last_line))
+        yield f"- When: {prose(words.span(e.start, e.end))}, {where}{more}"
+    for item in words.quotes(f.evidence)[:2]:
+        yield f"- {code(words.place(item.source, item.line_no))} {code(item.quote or '')}"
+    for action in f.actions[:2]:
+        effect = f" → {prose(action.effect)}" if action.effect else ""
+        yield f"- Do: {prose(action.text)} {code(words.change(action))}{effect}"
+    if f.competing:
+        yield f"- Or else: {prose(f.competing)}"
+
+
+def _one(f: Finding) -> str:
+    because = f" (follows from {prose(f.explained_by)})" if f.explained_by else ""
+    return f"- {words.severity(f.severity)} {prose(f.code)}: {prose(f.summary)}{because}"
+
+
+def _foot(report: Report) -> Iterator[str]:
+    said = code(report.command, 300) or "the library"
+    tz = "" if any(s.tz for s in report.sources) else ", the log names no time zone"
+    yield f"Made by loganalyze {prose(report.tool_version)} with {said}. Times as logged{tz}."

@@ -1,0 +1,278 @@
+"""How values are said in every form: numbers, times, durations, places, and text from logs.
+
+A log is untrusted text. `safe` takes everything out of a report that could steer a
+terminal, reorder a line or hide in it; every renderer calls it first, so none can forget.
+Markup is the business of each form: HTML escapes, Markdown escapes its own way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime
+from typing import TypeVar
+
+from loganalyze.model import Action, Episode, Evidence, Report, Scalar, Severity
+
+#: Where a string of a report is cut: none of ours is longer, and a page has to carry them.
+MAX_CHARS = 1_000
+
+#: A shape for each severity and status, so that colour never has to carry the meaning.
+SHAPE: Mapping[str, str] = {
+    "critical": "■",
+    "warning": "▲",
+    "info": "●",
+    "saturated": "■",
+    "degraded": "▲",
+    "healthy": "✓",
+    "undetermined": "?",
+}
+
+#: What the events of a log are called; a kind that is not here is said as it is named.
+EVENTS: Mapping[str, str] = {
+    "retract": "retractions (KV pool full while decoding)",
+    "retract_abort": "requests aborted by a retraction",
+    "kv_oom": "KV pool out of memory",
+    "exception": "exceptions",
+    "traceback": "tracebacks",
+    "leak": "memory leaks reported by SGLang",
+    "watchdog_timeout": "watchdog timeouts",
+    "health_check_failed": "health checks failed",
+    "ready": "server ready",
+    "sigterm": "SIGTERM received",
+    "graceful_exit": "graceful exits",
+    "sigquit": "SIGQUIT from a child that died",
+    "subprocess_crashed": "subprocesses crashed",
+    "flush_refused": "cache flushes refused",
+    "input_too_long": "requests refused as too long",
+    "http_4xx": "HTTP 4xx answers",
+    "http_5xx": "HTTP 5xx answers",
+}
+
+#: Terminal escapes: CSI sequences, OSC and other strings up to their end, two-byte escapes.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_SPACE = re.compile(r"[\s\x1c-\x1f\x85\u2028\u2029]+")
+
+_T = TypeVar("_T")
+
+
+def clean(text: str, limit: int = MAX_CHARS) -> str:
+    """Return `text` on one line without anything invisible.
+
+    Escape sequences, control characters (C0, C1), format characters (bidirectional
+    overrides, zero-width marks, tags), private-use and unassigned characters go; lone
+    surrogates become U+FFFD; runs of white space become one space.
+
+    Args:
+        text: anything.
+        limit: characters kept; a longer text says how much was cut.
+    """
+    if not (text.isascii() and text.isprintable() and "  " not in text):
+        text = "".join(map(_visible, _SPACE.sub(" ", _ESCAPES.sub("", text))))
+        text = " ".join(text.split())
+    return shorten(text, limit)
+
+
+def _visible(char: str) -> str:
+    if char.isprintable():
+        return char
+    return "\ufffd" if unicodedata.category(char) == "Cs" else ""
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return at most about `limit` characters of `text`, and say how many were cut."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit].rstrip()} … (+{len(text) - limit:,} characters)"
+
+
+def safe(report: Report) -> Report:
+    """Return the same report with every string in it cleaned."""
+    return _safe(report)
+
+
+def _safe(value: _T) -> _T:
+    out: object = value
+    if isinstance(value, str):
+        out = clean(value)
+    elif isinstance(value, datetime | int | float) or value is None:
+        return value
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: _safe(getattr(value, f.name)) for f in fields(value)}
+        out = replace(value, **changed)
+    elif isinstance(value, Mapping):
+        out = {_safe(k): _safe(v) for k, v in value.items()}
+    elif isinstance(value, Sequence):
+        out = tuple(_safe(v) for v in value)
+    else:
+        out = clean(str(value))
+    return out  # type: ignore[return-value]
+
+
+def number(value: Scalar, unit: str = "") -> str:
+    """Say a value as people read it: two decimals at most, thousands apart, its unit.
+
+    Whole numbers are never rounded: a line number or a token count must be found again.
+    Fractions keep two decimals, as SGLang prints them; small ones keep two that count.
+    """
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "not in the log"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"{value} {unit}".strip()
+    small = value != 0 and abs(value) < 0.095
+    if small:
+        text = f"{value:.2g}"
+    elif unit == "fraction":
+        text = f"{value:.2f}"
+    else:
+        text = f"{value:,.{1 if abs(value) >= 1_000 else 2}f}".rstrip("0").rstrip(".")
+    if unit == "fraction":
+        return text
+    return f"{text} %" if unit == "percent" else f"{text} {unit}".strip()
+
+
+def plain(value: object) -> str:
+    """Say the value of a flag or server argument the way Python prints it."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def duration(seconds: float) -> str:
+    """Say a duration: `42 s`, `42 min 48 s`, `3 h 05 min`, `2 d 04 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if 0 < seconds < 10 and seconds % 1 else f"{whole} s"
+    if whole < 3_600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    if whole < 86_400:
+        hours, rest = divmod(whole // 60, 60)
+        return f"{hours} h {rest:02d} min"
+    days, rest = divmod(whole // 3_600, 24)
+    return f"{days} d {rest:02d} h"
+
+
+def has_date(time: datetime) -> bool:
+    """Whether a time carries a date: logs without one count from 1970-01-01."""
+    return time.year > 1970
+
+
+def moment(time: datetime | None) -> str:
+    """Say a time as logged: with its date, or `day 2, 00:01:02` where the log has none."""
+    if time is None:
+        return "no time stamp"
+    if has_date(time):
+        return time.isoformat(sep=" ", timespec="seconds")
+    days = (time - datetime(1970, 1, 1)).days
+    clock = time.time().isoformat(timespec="seconds")
+    return f"day {days + 1}, {clock}" if days else clock
+
+
+def span(start: datetime | None, end: datetime | None) -> str:
+    """Say a stretch of time: its start, its end without repeating the day, its length."""
+    if start is None or end is None:
+        return "no time stamps"
+    if start == end:
+        return moment(start)
+    same_day = start.date() == end.date()
+    last = end.time().isoformat(timespec="seconds") if same_day else moment(end)
+    return f"{moment(start)} to {last} ({duration((end - start).total_seconds())})"
+
+
+def place(source: str | None, line_no: int | None, last: int | None = None) -> str:
+    """Say where: `server.log:123` or `server.log:123-140`; empty without a line."""
+    if line_no is None:
+        return ""
+    lines = f"{line_no}-{last}" if last is not None and last != line_no else f"{line_no}"
+    return f"{basename(source)}:{lines}" if source else f"line {lines}"
+
+
+def basename(source: str | None) -> str:
+    """Return the last part of a path: what stands beside a line number."""
+    return re.split(r"[/\\]", name(source))[-1] if source else ""
+
+
+def lines_of(episodes: Sequence[Episode]) -> str:
+    """Say the lines of one or several episodes: `server.log:12-90`."""
+    if not episodes:
+        return ""
+    first = min(episodes, key=lambda e: e.first_line)
+    same = all(e.source == first.source for e in episodes)
+    return (
+        place(first.source, first.first_line, max(e.last_line for e in episodes)) if same else ""
+    )
+
+
+def longest(episodes: Sequence[Episode], keep: int) -> list[Episode]:
+    """Return the `keep` longest episodes in log order (by lines where there are no stamps)."""
+    order = sorted(
+        range(len(episodes)),
+        key=lambda i: (
+            -episodes[i].duration_s,
+            episodes[i].first_line - episodes[i].last_line,
+            i,
+        ),
+    )
+    return [episodes[i] for i in sorted(order[:keep])]
+
+
+def change(action: Action) -> str:
+    """Say a flag's change: `--mem-fraction-static 0.88 → 0.93`; empty without a flag."""
+    if not action.flag:
+        return ""
+    flag = action.flag if action.flag.startswith("-") else "--" + action.flag.replace("_", "-")
+    if action.proposed is None:
+        return flag if action.present is None else f"{flag} (now {plain(action.present)})"
+    if action.present is None:
+        return f"{flag} {plain(action.proposed)}"
+    return f"{flag} {plain(action.present)} → {plain(action.proposed)}"
+
+
+def severity(value: Severity) -> str:
+    """Say a severity with its shape: `■ critical`."""
+    return f"{SHAPE[str(value)]} {value}"
+
+
+def size(n_bytes: int) -> str:
+    """Say a file's size in units of 1,000."""
+    value = float(n_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1_000 or unit == "GB":
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+        value /= 1_000
+    raise AssertionError("unreachable")
+
+
+def sentence(*parts: str) -> str:
+    """Join parts to sentences: each begins with a capital and ends with a full stop."""
+    said = (p.strip() for p in parts if p.strip())
+    return " ".join(
+        p[0].upper() + p[1:] + ("" if p.endswith((".", "!", "?", ":")) else ".") for p in said
+    )
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """Say a count with its noun: `1 line`, `2 lines`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def name(source: str) -> str:
+    """Say a log's name; `-` is standard input."""
+    return "standard input" if source == "-" else source
+
+
+def quotes(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """Return the evidence that quotes a line, each line once."""
+    seen: dict[tuple[str | None, int | None], Evidence] = {}
+    for item in evidence:
+        if item.quote:
+            seen.setdefault((item.source, item.line_no), item)
+    return list(seen.values())

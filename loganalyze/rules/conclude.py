@@ -1,0 +1,271 @@
+"""From what the rules found to one verdict: nest symptoms, order causes, say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from loganalyze.model import (
+    Check,
+    CheckStatus,
+    Confidence,
+    Finding,
+    SessionData,
+    Severity,
+    Status,
+    Verdict,
+)
+from loganalyze.rules.registry import Outcome, Profile, all_rules
+from loganalyze.timeline import as_float
+
+#: Which cause is named first among equals in severity: "why is there a queue?" from the
+#: outside in (process, cap, special pools, disaggregation, prefill, KV, admission, leftover),
+#: then what slows decoding, then the rest. Severity comes before this order.
+DECISION_ORDER = (
+    "CRS001",
+    "HNG001",
+    "RUN001",
+    "SWA001",
+    "MAM001",
+    "PDD001",
+    "PDD002",
+    "PDP001",
+    "KV009",
+    "KV010",
+    "DPI001",
+    "LBL001",
+    "THR003",
+    "PRE001",
+    "KV002",
+    "KV001",
+    "KV004",
+    "KV005",
+    "ADM001",
+    "ADM002",
+    "ADM003",
+    "QUE001",
+    "OVR001",
+    "SPC001",
+    "GRF001",
+    "THR002",
+    "TPS001",
+    "PRE002",
+    "PRE003",
+    "PRE005",
+    "PRE004",
+    "DPI002",
+    "LNG001",
+    "KV007",
+    "KV006",
+    "KV008",
+    "KV003",
+    "CLI001",
+    "CLI002",
+    "WRM001",
+    "IDL001",
+    "DRN001",
+)
+
+#: Primary causes that make the status `saturated`: some pool of KV or state is full.
+_SATURATED = frozenset({"KV001", "KV002", "SWA001", "MAM001", "PDD001"})
+
+#: What a queue means, by its cause and by what the server is for: SGLang's guide calls usage
+#: above 0.9 with 100 to 2,000 waiting healthy for offline batch work; online users wait in it.
+_FULL_POOL = {
+    "online": "users wait in that queue, so this needs more KV room or less load",
+    "batch": "for offline batch work a full pool with 100-2,000 waiting is good use of the GPU, "
+    "and more KV room still raises throughput",
+    None: "online users wait in that queue, while for offline batch work a full pool with "
+    "100-2,000 waiting is good use of the GPU",
+}
+_ROOM_LEFT = {
+    "online": "users wait in that queue although the server has room",
+    "batch": "a batch job takes longer than it needs, because the server has room",
+    None: "online users wait and batch jobs take longer, although the server has room",
+}
+_PROFILE_WORDS = {
+    "KV001": _FULL_POOL,
+    "KV002": _FULL_POOL,
+    "SWA001": _ROOM_LEFT,
+    "MAM001": _ROOM_LEFT,
+    "ADM001": _ROOM_LEFT,
+    "QUE001": _ROOM_LEFT,
+}
+
+#: A symptom is explained by a cause that held during this share of it.
+_EXPLAINED_SHARE = 0.5
+
+#: Causes that share no more than this of the time held at different times.
+_APART_SHARE = 0.1
+
+
+def findings(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """Return all findings, worst first, each symptom marked with the cause that explains it."""
+    found = [o.finding for o in outcomes if o.finding]
+    return sorted((_nested(one, found) for one in found), key=_rank)
+
+
+def _rank(one: Finding) -> tuple[bool, int, int, int]:
+    return (one.explained_by is not None, -int(one.severity), _order(one.code), one.session)
+
+
+def _order(code: str) -> int:
+    return DECISION_ORDER.index(code) if code in DECISION_ORDER else len(DECISION_ORDER)
+
+
+def _nested(one: Finding, others: Sequence[Finding]) -> Finding:
+    """Return the finding with `explained_by` set to the first cause that accounts for it.
+
+    A rule that knows its cause has set it already.
+    """
+    if one.explained_by is not None:
+        return one
+    causes = [
+        other
+        for other in others
+        if other.session == one.session
+        and other.explained_by != one.code
+        and one.code in all_rules()[other.code].explains
+        and _together(one, other) >= _EXPLAINED_SHARE
+    ]
+    if not causes:
+        return one
+    return replace(one, explained_by=min(causes, key=lambda c: _order(c.code)).code)
+
+
+def _together(symptom: Finding, cause: Finding) -> float:
+    """Return the share of the symptom's time (its lines, without stamps) within the cause's."""
+    total = shared = 0.0
+    for one in symptom.episodes:
+        stamped = one.start is not None and one.end is not None and one.end > one.start
+        length = one.duration_s if stamped else float(one.last_line - one.first_line + 1)
+        total += length
+        best = 0.0
+        for other in cause.episodes:
+            if stamped and one.start and one.end and other.start and other.end:
+                both = (min(one.end, other.end) - max(one.start, other.start)).total_seconds()
+            else:
+                both = min(one.last_line, other.last_line) - max(one.first_line, other.first_line)
+                both += 1
+            best += max(0.0, both)
+        shared += min(best, length)
+    return shared / total if total else 0.0
+
+
+def checked(outcomes: Sequence[Outcome]) -> list[Check]:
+    """Return what became of each rule over all sessions: the most telling outcome of each."""
+    importance: dict[CheckStatus, int] = {
+        "fired": 0,
+        "error": 1,
+        "clear": 2,
+        "not_applicable": 3,
+    }
+    out: list[Check] = []
+    for code in all_rules():
+        own = [o for o in outcomes if o.code == code]
+        if own:
+            best = min(own, key=lambda o: importance[o.status])
+            out.append(
+                Check(code, best.status, best.reason, best.session or None, all_rules()[code].name)
+            )
+    return out
+
+
+def conclude(
+    outcomes: Sequence[Outcome], sessions: Sequence[SessionData], profile: Profile | None = None
+) -> Verdict:
+    """Return the verdict: the worst cause, or why there is none.
+
+    The primary finding is the worst by severity, then by `DECISION_ORDER`, among those that no
+    other finding explains.
+    """
+    causes = [
+        f for f in findings(outcomes) if f.severity >= Severity.WARNING and not f.explained_by
+    ]
+    if causes:
+        primary = causes[0]
+        status: Status = "saturated" if primary.code in _SATURATED else "degraded"
+        own = next(o for o in outcomes if (o.code, o.session) == (primary.code, primary.session))
+        headline = _headline(primary, own, profile, _elsewhere(primary, causes))
+        return Verdict(status, primary.code, headline, primary.confidence)
+    if not any(o.judged for o in outcomes):
+        return Verdict("undetermined", None, _undetermined(outcomes, sessions), "low")
+    return Verdict("healthy", None, _healthy(outcomes), _healthy_confidence(outcomes, sessions))
+
+
+def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
+    """Name the first cause as severe as the primary that held at another time of its session."""
+    for one in causes[1:]:
+        equal = (one.session, one.severity) == (primary.session, primary.severity)
+        if not equal or not one.episodes or _together(one, primary) > _APART_SHARE:
+            continue
+        later = one.episodes[0].first_line >= primary.episodes[0].first_line
+        return f"{'then' if later else 'before that'} {one.code}: {one.summary.rstrip('.')}"
+    return ""
+
+
+def _headline(primary: Finding, own: Outcome, profile: Profile | None, elsewhere: str = "") -> str:
+    said = primary.summary.rstrip(".")
+    if primary.confidence == "low" and not own.judged:
+        said = f"{said} (low confidence: {own.length} cannot show how long this lasted)"
+    if primary.code in _PROFILE_WORDS:
+        said = f"{said}; {_PROFILE_WORDS[primary.code][profile]}"
+    if elsewhere:
+        said = f"{said}; {elsewhere}"
+    return f"{said}."
+
+
+def _undetermined(outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> str:
+    lengths = list(dict.fromkeys(o.length for o in outcomes if o.length))
+    lines = sum(s.batch.height for s in sessions)
+    if not lines:
+        return "Cannot tell from this log: it holds no decode or prefill line."
+    lacking = [
+        label
+        for column, label in (("kv_usage", "token usage"), ("queue_req", "#queue-req"))
+        if all(s.batch[column].null_count() == s.batch.height for s in sessions)
+    ]
+    if lacking:
+        return f"Cannot tell from this log: its lines print no {' and no '.join(lacking)}."
+    seen = _seen(sessions)
+    return (
+        f"Cannot tell from this log: {'; '.join(lengths[:3])} is too little to judge"
+        f"{f' ({seen})' if seen else ''}; a minute of the server's log under load would do."
+    )
+
+
+def _seen(sessions: Sequence[SessionData]) -> str:
+    """Say what the few lines show, without judging it."""
+    rows = [s.batch.select("queue_req", "kv_usage") for s in sessions]
+    queue = max((int(as_float(r["queue_req"].max(), 0.0)) for r in rows), default=0)
+    usage = max((as_float(r["kv_usage"].max(), 0.0) for r in rows), default=0.0)
+    if not queue:
+        return f"nothing waits, usage up to {usage:.2f}"
+    return (
+        f"up to {queue} waiting at usage up to {usage:.2f}; the cause does not show in so "
+        "few lines"
+    )
+
+
+def _healthy(outcomes: Sequence[Outcome]) -> str:
+    lengths = list(dict.fromkeys(o.length for o in outcomes if o.judged))
+    seen = {o.code for o in outcomes if o.finding}
+    if "KV003" in seen:
+        extra = ", with the KV pool nearly full but nothing waiting for long"
+    elif "CLI001" in seen:
+        extra = ", and the server could take more: its clients do not ask for it"
+    else:
+        extra = ""
+    return f"No problem found in {'; '.join(lengths[:3])}{extra}."
+
+
+def _healthy_confidence(
+    outcomes: Sequence[Outcome], sessions: Sequence[SessionData]
+) -> Confidence:
+    """High when rules could look for all the usual causes: config printed, and time enough."""
+    errors = any(o.status == "error" for o in outcomes)
+    config = all(s.session.config.kv_capacity_tokens for s in sessions)
+    lines = sum(s.batch.height for s in sessions)
+    if errors or lines < 60:
+        return "low"
+    return "high" if config and lines >= 300 else "medium"

@@ -1,0 +1,312 @@
+"""Where a condition held, per rank, and how to say so: the words that all rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from loganalyze import episodes as eps
+from loganalyze.episodes import Span
+from loganalyze.model import Action, Confidence, Episode, Estimate, Evidence, Scalar, Severity
+from loganalyze.rules import deaths, flags
+from loganalyze.rules.registry import Case, duration
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+#: A condition that held this long and for this share of the log is critical, else a warning.
+CRITICAL_S = 300.0
+CRITICAL_SHARE = 0.10
+
+#: Confidence: high needs this much time and this many lines; below the last it is low.
+_HIGH_S = 60.0
+_HIGH_LINES = 20
+_LOW_S = 30.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """The spans in which a condition held on one rank."""
+
+    rank: Rank
+    spans: Sequence[Span]
+
+    @cached_property
+    def mask(self) -> pl.Series:
+        """True in the cells of the spans."""
+        return eps.mask_of(self.spans, self.rank.grid.height)
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """The grid inside the spans, gaps left out."""
+        return self.rank.grid.filter(self.mask & ~self.rank.grid["gap"])
+
+    @cached_property
+    def lines(self) -> pl.DataFrame:
+        """The rank's lines inside the spans."""
+        cell = (self.rank.lines["t"] / self.rank.step_s).floor().cast(pl.Int64)
+        return self.rank.lines.filter(self.mask.gather(cell.clip(0, self.mask.len() - 1)))
+
+    @cached_property
+    def decode(self) -> pl.DataFrame:
+        """The rank's decode lines inside the spans."""
+        return self.lines.filter("decode")
+
+    @cached_property
+    def episodes(self) -> list[Episode]:
+        """The spans with lines and stamps."""
+        return eps.episodes(self.rank, self.spans)
+
+    @property
+    def seconds(self) -> float:
+        """Total length."""
+        return sum(end - first for first, end in self.spans) * self.rank.step_s
+
+    def mean(self, column: str) -> float | None:
+        """Return the time-weighted mean of a grid column inside the spans."""
+        return as_float(self.cells[column].mean())
+
+    def line(self, column: str, *, least: bool = False) -> tuple[str | None, int | None]:
+        """Return (source, line_no) of the line with the highest (lowest) value of a column."""
+        rows = self.lines.drop_nulls(column)
+        if not rows.height:
+            return None, None
+        place = rows[column].arg_min() if least else rows[column].arg_max()
+        return self.at(rows, int(place or 0))
+
+    @staticmethod
+    def at(rows: pl.DataFrame, place: int) -> tuple[str | None, int | None]:
+        """Return (source, line_no) of one of some rows."""
+        return rows["source"][place], int(rows["line_no"][place])
+
+
+def hold(ranks: Iterable[Rank], judge: Callable[[Rank], Sequence[Span]]) -> list[Held]:
+    """Judge each rank apart; ranks without a span are left out, the longest comes first."""
+    found = [Held(rank, spans) for rank in ranks if (spans := judge(rank))]
+    return sorted(found, key=lambda held: -held.seconds)
+
+
+def all_episodes(found: Sequence[Held]) -> list[Episode]:
+    """Return the episodes of all ranks, by time."""
+    rows = [
+        (span[0], episode)
+        for held in found
+        for span, episode in zip(held.spans, held.episodes, strict=True)
+    ]
+    return [episode for _, episode in sorted(rows, key=lambda row: row[0])]
+
+
+def seconds(found: Sequence[Held]) -> float:
+    """Return the time in which the condition held on any rank."""
+    if not found:
+        return 0.0
+    height = max(held.mask.len() for held in found)
+    masks = [held.mask.extend_constant(False, height - held.mask.len()) for held in found]
+    return (
+        float(
+            pl.DataFrame({str(i): m for i, m in enumerate(masks)})
+            .select(pl.any_horizontal(pl.all()).sum())
+            .item()
+        )
+        * found[0].rank.step_s
+    )
+
+
+def spell(case: Case, found: Sequence[Held], counted: pl.Expr | None = None) -> str:
+    """Say for how long and since when: `for 42.7 min (95 % of the log) from 11:31:52`.
+
+    An excerpt has no durations: its lines are said, of the spells those that are `counted`.
+    """
+    episodes = all_episodes(found)
+    first = episodes[0]
+    clock = f" from {first.start:%H:%M:%S}" if first.start else f" from line {first.first_line}"
+    ranks = ranks_of(case, found)
+    if case.excerpt:
+        keep = pl.lit(True) if counted is None else counted
+        lines = sum(int(held.lines.filter(keep)["lines"].sum()) for held in found)
+        all_lines = case.signals.n_lines
+        return (
+            f"in {lines} of {all_lines} lines{clock}{ranks}"
+            if all_lines > 1
+            else "in the only line"
+        )
+    total = seconds(found)
+    share = total / max(case.signals.span_s, total, 1.0)
+    pieces = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
+    return f"for {duration(total)} ({share:.0%} of the log){pieces}{clock}{ranks}"
+
+
+def ranks_of(case: Case, found: Sequence[Held]) -> str:
+    """Name the ranks where not all of several are meant: ` on DP0 TP0, DP3 TP6`."""
+    if len(case.ranks) < 2 or len(found) == len(case.ranks):
+        return ""
+    names = [held.rank.label or "a rank without a name" for held in found]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f" on {', '.join(names[:4])}{more}"
+
+
+def severity(case: Case, found: Sequence[Held]) -> Severity:
+    """Critical if the condition held long and for a good part of the log, else a warning."""
+    total = seconds(found)
+    long = total >= CRITICAL_S and total >= CRITICAL_SHARE * case.signals.span_s
+    return Severity.CRITICAL if long else Severity.WARNING
+
+
+def confidence(
+    case: Case,
+    found: Sequence[Held],
+    *,
+    inferred: bool = False,
+    competing: bool = False,
+    config: bool | None = None,
+) -> Confidence:
+    """Grade how sure a finding is.
+
+    High: at least 60 s and 20 lines, the start-up lines printed, no rival cause near. Low: less
+    than 30 s, an inferred pool or cap that the rule hangs on, or a rival. Medium: between.
+    """
+    total = seconds(found)
+    lines = sum(held.lines.height for held in found)
+    if case.excerpt or total < _LOW_S or inferred or competing:
+        return "low"
+    if config is None:
+        config = case.signals.session.config.kv_capacity_tokens is not None
+    stamped = all(held.rank.clock == "stamps" for held in found)
+    good = total >= _HIGH_S and lines >= _HIGH_LINES and config and stamped
+    return "high" if good else "medium"
+
+
+def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
+    """Return where none of some earlier findings holds on this rank."""
+    out = pl.repeat(True, rank.grid.height, eager=True, dtype=pl.Boolean)
+    at = rank.lines.select("source", "line_no", "t")
+    for code in codes:
+        finding = case.earlier.get(code)
+        if finding is None:
+            continue
+        for one in finding.episodes:
+            if one.rank not in (None, rank.label) or one.source not in (None, at["source"][0]):
+                continue
+            inside = at.filter(pl.col("line_no").is_between(one.first_line, one.last_line))["t"]
+            if inside.len():
+                first, end = int(inside[0] / rank.step_s), int(inside[-1] / rank.step_s) + 1
+                out = out & ~eps.mask_of([(first, end)], out.len())
+    return out
+
+
+def minimum(case: Case, seconds_: float) -> float:
+    """Return the shortest spell to report; none for an excerpt, which has no durations."""
+    return 0.0 if case.excerpt else seconds_
+
+
+# -- evidence -----------------------------------------------------------------------------
+
+
+def shown(
+    label: str,
+    value: Scalar,
+    unit: str = "",
+    where: tuple[str | None, int | None] = (None, None),
+    formula: str = "",
+    digits: int | None = None,
+) -> Evidence:
+    """Return one number with its line; floats are rounded to `digits`."""
+    if isinstance(value, float) and digits is not None:
+        value = round(value, digits)
+    return Evidence(label, value, unit, where[0], where[1], formula=formula)
+
+
+def config_line(case: Case, line: int | None) -> tuple[str | None, int | None]:
+    """Return where a start-up value was printed."""
+    return (case.signals.session.source, line) if line is not None else (None, None)
+
+
+def pool_evidence(case: Case) -> list[Evidence]:
+    """Return the pool size and where it comes from."""
+    capacity = case.signals.capacity
+    if capacity.kv_tokens is None:
+        return []
+    printed = capacity.kv_tokens_source == "log"
+    return [
+        shown(
+            "KV pool" if printed else "KV pool (inferred)",
+            capacity.kv_tokens,
+            "tokens",
+            config_line(case, capacity.kv_tokens_line),
+            "max_total_num_tokens" if printed else "#token / token usage",
+        )
+    ]
+
+
+# -- advice -------------------------------------------------------------------------------
+
+
+def act(
+    case: Case,
+    text: str,
+    flag: str | None = None,
+    proposed: Scalar = None,
+    effect: str = "",
+    present: Scalar = None,
+) -> list[Action]:
+    """Return one thing to do, or nothing if the log's release lacks the flag.
+
+    `present` defaults to the flag's value in the printed server arguments. A higher memory
+    fraction is never proposed to a server that ran out of GPU memory, and to others only up to
+    what `deaths.memory_limit` leaves, with the reason.
+    """
+    if flag is None:
+        return [Action(text, None, None, None, effect)]
+    session = case.signals.session
+    if not flags.available(flag, session.release_range, session.config.args):
+        return []
+    name = flags.lookup(flag).name
+    if present is None:
+        value = session.config.arg(name.replace("-", "_"))
+        present = value if isinstance(value, str | int | float | bool) else None
+    limit = memory_limit(case) if name == MEMORY_FRACTION else None
+    if limit is not None and _rises(present, proposed):
+        too_high = isinstance(present, int | float) and present >= limit.highest
+        if limit.session == session.id or too_high:
+            return []
+        text += f"; stay at or below {limit.highest:g}: {limit}"
+        if isinstance(proposed, float):
+            proposed = min(proposed, limit.highest)
+    if present is not None and present == proposed:
+        return []
+    return [Action(text, f"--{name}", present, proposed, effect)]
+
+
+#: The flag that a death out of GPU memory bounds.
+MEMORY_FRACTION = "mem-fraction-static"
+
+
+def memory_limit(case: Case) -> deaths.MemoryLimit | None:
+    """Return what deaths out of memory leave of the memory fraction; None without any."""
+    return deaths.memory_limit(case.data, case.sessions)
+
+
+def _rises(present: Scalar, proposed: Scalar) -> bool:
+    """Whether a proposal is more than the present value; words are, unless they say lower."""
+    if isinstance(proposed, str):
+        return not proposed.startswith("lower")
+    if isinstance(proposed, int | float) and isinstance(present, int | float):
+        return proposed > present
+    return True
+
+
+def gain_text(x: Estimate) -> str:
+    """Say a predicted throughput factor with its range, and where the fit lies at its edge."""
+    low, mid, high = (f"{value:.2f}" for value in (x.low, x.mid, x.high))
+    text = f"about {mid} times the throughput ({low} to {high}"
+    if low < mid < high or low == high:
+        return f"{text})"
+    end = "low" if mid == low else "high"
+    return f"{text}; the fitted step model is the {end} end of those that the lines allow)"
+
+
+def gains(x: Estimate | None) -> bool:
+    """Whether a predicted change is worth naming first; one without a prediction is."""
+    return x is None or x.mid >= 1.02

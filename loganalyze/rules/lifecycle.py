@@ -1,0 +1,637 @@
+"""Rules on the life of the server: crashes, hangs, idle times, warm-up and the end of a job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from loganalyze.episodes import Span, between, joined, point, spans
+from loganalyze.model import Action, Episode, Evidence, Finding, Severity
+from loganalyze.rules import deaths
+from loganalyze.rules.held import (
+    Held,
+    act,
+    all_episodes,
+    confidence,
+    hold,
+    outside,
+    shown,
+    spell,
+)
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+@rule(
+    "CRS001",
+    "crash-or-restart",
+    severity=Severity.CRITICAL,
+    explains=("HNG001", "WRM001", "DRN001"),
+    after=("HNG001",),
+)
+def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
+    """The server process died, or was started again.
+
+    What it flags:
+        An exception of the scheduler, a sigquit from a child, a watchdog kill, or a second start
+        in the same log without an orderly stop.
+    Why it is slow:
+        Everything in flight is lost, and nothing is served until the new process has loaded the
+        model and captured its graphs.
+    Not this rule:
+        An orderly stop (SIGTERM), and silence without a death (HNG001).
+    What to do:
+        Out of memory in a prefill: smaller chunks; in decode: fewer running requests; in any case
+        a lower --mem-fraction-static. A new session has its own pool size and flags.
+    Source:
+        Scheduler hit an exception; Received sigquit from a child process.
+    """
+    session = case.signals.session
+    fatal = deaths.fatal_events(case.data)
+    following = case.following
+    if not fatal.height and session.ended_by != "crash":
+        return Clear(
+            "the log ends in an orderly stop"
+            if session.ended_by == "stop"
+            else "no sign of a crash or a restart"
+        )
+    rows = case.data.batch
+    first = fatal.row(0, named=True) if fatal.height else None
+    died = first or (rows.row(-1, named=True) if rows.height else None)
+    start = died["time"] if died else session.end
+    back = following.session.start if following else None
+    oom = deaths.of_memory(fatal)
+    why = "out of GPU memory" if oom.height else _cause(first)
+    down = (
+        (back - start).total_seconds()
+        if isinstance(back, datetime) and isinstance(start, datetime)
+        else None
+    )
+    summary = f"The server died{f' at {start:%H:%M:%S}' if start else ''}: {why}"
+    if following:
+        summary += (
+            "; it was started "
+            f"again{f' after {duration(down)}' if down is not None and down >= 0 else ''}"
+        )
+    evidence = [
+        shown("event", _text(row), "", (row["source"], row["line_no"]))
+        for row in fatal.head(4).iter_rows(named=True)
+    ]
+    evidence += _changes(case)
+    end = back if isinstance(back, datetime) else session.end
+    line = int(died["line_no"]) if died else session.last_line
+    last_line = following.session.first_line if following else max(session.last_line, line)
+    return Finding(
+        summary=summary,
+        episodes=[Episode(start, end, line, max(line, last_line), None, session.source)],
+        evidence=evidence,
+        actions=_after_crash(case, bool(oom.height), rows),
+        # Without a word of a failure it may have been a restart by hand.
+        severity=Severity.CRITICAL if fatal.height else Severity.WARNING,
+        confidence="high" if fatal.height else "medium",
+        competing=""
+        if fatal.height
+        else "a restart by hand, whose SIGTERM line is not in this log",
+        explained_by="HNG001" if _killed_by_watchdog(fatal) and "HNG001" in case.earlier else None,
+    )
+
+
+def _killed_by_watchdog(fatal: pl.DataFrame) -> bool:
+    """Whether the process died because its watchdog saw it hang: then the hang is the cause."""
+    return fatal.height > 0 and fatal["kind"][0] == "watchdog_timeout"
+
+
+def _cause(row: dict[str, object] | None) -> str:
+    if row is None:
+        return "the log shows a new start without an orderly stop"
+    return {
+        "exception": "its scheduler hit an exception",
+        "sigquit": "a child process failed",
+        "subprocess_crashed": "a child process crashed",
+        "watchdog_timeout": "the watchdog saw no forward pass in time",
+        "kv_oom": "KV allocation failed",
+        "oom": "out of GPU memory",
+    }.get(str(row["kind"]), f"event {row['kind']}")
+
+
+def _text(row: dict[str, object]) -> str:
+    return str(row["message"] or row["kind"]).strip()
+
+
+def _changes(case: Case) -> list[Evidence]:
+    """Return what differs in the next session: pool size and memory fraction."""
+    following = case.following
+    if following is None:
+        return []
+    old, new = case.signals.session.config, following.session.config
+    out = []
+    if (
+        old.kv_capacity_tokens
+        and new.kv_capacity_tokens
+        and old.kv_capacity_tokens != new.kv_capacity_tokens
+    ):
+        out.append(
+            shown(
+                "KV pool after the restart",
+                new.kv_capacity_tokens,
+                "tokens",
+                (following.session.source, new.capacity_line),
+                f"before: {old.kv_capacity_tokens:,}",
+            )
+        )
+    a, b = old.arg("mem_fraction_static"), new.arg("mem_fraction_static")
+    if a is not None and b is not None and a != b:
+        out.append(
+            shown(
+                "--mem-fraction-static after the restart",
+                b if isinstance(b, str | int | float) else str(b),
+                "",
+                (following.session.source, new.args_line),
+                f"before: {a}",
+            )
+        )
+    return out
+
+
+def _after_crash(case: Case, oom: bool, rows: pl.DataFrame) -> list[Action]:
+    if not oom:
+        return act(case, "Read the traceback around the first event; upgrade, or report it")
+    out: list[Action] = []
+    fraction = case.arg("mem_fraction_static")
+    out += act(
+        case,
+        "Leave more memory for activations",
+        "mem-fraction-static",
+        round(fraction - 0.02, 3) if isinstance(fraction, float) else "lower by 0.02",
+    )
+    last = rows["phase"][-1] if rows.height else None
+    chunk = case.signals.session.config.chunked_prefill_size
+    if last == "prefill" and chunk and chunk > 2048:
+        out += act(
+            case,
+            "Smaller prefill chunks: memory ran out after a prefill",
+            "chunked-prefill-size",
+            chunk // 2,
+            "",
+            chunk,
+        )
+    elif last == "decode":
+        out += act(
+            case,
+            "Fewer running requests: memory ran out while decoding",
+            "max-running-requests",
+            "lower",
+            "",
+            case.signals.session.config.max_running_req,
+        )
+    return out
+
+
+@rule(
+    "HNG001",
+    "stall",
+    severity=Severity.CRITICAL,
+    needs=("running_req",),
+    limits={
+        "report_s": Limit(30.0, "s", "shortest silence"),
+        "spacings": Limit(8.0, "x", "and this many times the usual spacing of lines"),
+    },
+    after=("PDD002",),
+)
+def stall(case: Case, limits: Limits) -> Finding | Clear:
+    """The server printed nothing for a while although requests were running.
+
+    What it flags:
+        A silence of `report_s` and `spacings` times the usual spacing, with running or waiting
+        requests before it and no sign of idleness after it; or a watchdog or health-check
+        message.
+    Why it is slow:
+        No forward pass was logged: a hang of a rank or a link, a long host operation, or a
+        paused process.
+    Not this rule:
+        Idle times (IDL001), a crash (CRS001), and the chunks of a long prompt, which print lines.
+    What to do:
+        Look at what all ranks did at that time (py-spy), at the links, and at the host.
+    Source:
+        Gaps of the log; "watchdog timeout", "Health check failed".
+    """
+    said = case.data.event.filter(
+        pl.col("kind").is_in(["watchdog_timeout", "health_check_failed"])
+        & ~pl.col("duplicate").fill_null(False)
+    )
+    if case.signals.session.role == "prefill":
+        raise NotApplicable("a PD prefill server prints nothing when decode servers do the work")
+    found = [
+        (rank, gap)
+        for rank in case.ranks
+        for gap in rank.gaps
+        if gap.busy
+        and not gap.idle
+        and gap.duration_s >= limits["report_s"]
+        and not _others_busy(case, rank, gap.start_s, gap.end_s)
+    ]
+    found = [(rank, gap) for rank, gap in found if _went_on(rank, gap.before)]
+    if not found and not said.height:
+        if all(rank.clock != "stamps" for rank in case.ranks):
+            raise NotApplicable("its lines carry no stamps, so silences do not show")
+        return Clear(f"no silence of {limits['report_s']:.0f} s with requests running")
+    episodes: list[Episode] = []
+    for rank, gap in found:
+        one = between(rank, gap.before, gap.before + 1)
+        if not any(e.start == one.start and e.end == one.end for e in episodes):
+            episodes.append(one)
+    evidence = []
+    if found:
+        rank, gap = max(found, key=lambda pair: pair[1].duration_s)
+        before, after = (
+            rank.lines.row(gap.before, named=True),
+            rank.lines.row(gap.before + 1, named=True),
+        )
+        evidence = [
+            shown(
+                "longest silence",
+                gap.duration_s,
+                "s",
+                (before["source"], before["line_no"]),
+                "stamp of the next line - stamp of this line",
+                0,
+            ),
+            shown(
+                "running requests before",
+                before["running"],
+                "requests",
+                (before["source"], before["line_no"]),
+            ),
+            shown(
+                "running requests after",
+                after["running"],
+                "requests",
+                (after["source"], after["line_no"]),
+            ),
+        ]
+        longest = duration(gap.duration_s)
+        summary = (
+            f"No line for {longest} although {before['running'] or 0} requests were running"
+            + (f", from {before['time']:%H:%M:%S}" if before["time"] else "")
+        )
+        if len(episodes) > 1:
+            summary += f"; {len(episodes)} such silences"
+    else:
+        row = said.row(0, named=True)
+        episodes, silent = _silent_before(case, row)
+        summary = f"The server reports that it hangs: {_text(row)}"
+        if silent >= 1:
+            summary += f", {duration(silent)} after its last statistics line"
+    evidence += [
+        shown("event", _text(row), "", (row["source"], row["line_no"]))
+        for row in said.head(3).iter_rows(named=True)
+    ]
+    return Finding(
+        summary=summary,
+        episodes=episodes,
+        evidence=evidence,
+        actions=[
+            *act(
+                case,
+                "See what all ranks did at that time (py-spy dump), and look at links and host",
+            ),
+            *act(
+                case, "Have the server dump its state when it hangs", "soft-watchdog-timeout", 60
+            ),
+        ],
+        severity=Severity.CRITICAL,
+        confidence="high"
+        if said.height or any(g.duration_s >= 60 for _, g in found)
+        else "medium",
+        competing="an idle time whose first new line was lost (IDL001)" if not said.height else "",
+    )
+
+
+def _silent_before(case: Case, row: dict[str, Any]) -> tuple[list[Episode], float]:
+    """Return the silence that ended with a message, and its length."""
+    lines = case.data.batch.filter(
+        (pl.col("line_no") < row["line_no"]) & (pl.col("source") == row["source"])
+    )
+    if not lines.height or row["time"] is None or lines["time"][-1] is None:
+        return [point(row)], 0.0
+    last = lines.row(-1, named=True)
+    one = Episode(last["time"], row["time"], last["line_no"], row["line_no"], None, last["source"])
+    return [one], one.duration_s
+
+
+def _others_busy(case: Case, rank: Rank, start: float, end: float) -> bool:
+    """Whether another rank printed lines during the silence."""
+    for other in case.ranks:
+        if other is rank:
+            continue
+        t = other.lines["t"]
+        inside = int(t.search_sorted(end - 2)) - int(t.search_sorted(start + 2))
+        if inside > 0:
+            return True
+    return False
+
+
+def _went_on(rank: Rank, row: int) -> bool:
+    """Whether the lines around a silence show work that stood still, not the lack of it.
+
+    A PD decode server may have waited for transfers. Where prefill lines are missing (a log of
+    decode lines only), an idle time leaves no trace but other requests after it: then the same
+    requests must go on with as many tokens as the steps between two lines decode.
+    """
+    before, after = rank.lines.row(row, named=True), rank.lines.row(row + 1, named=True)
+    if (before["transfer_req"] or 0) > 0:
+        return False
+    if after["prefill"] or rank.lines["prefill"].any():
+        return True
+    same = after["running_req"] == before["running_req"]
+    if before["token"] is None or after["token"] is None:
+        return bool(same)
+    step = rank.timeline.interval * (after["accept_len"] or 1.0) * (after["running_req"] or 0)
+    grown = after["token"] - before["token"]
+    return bool(same and 0.5 * step <= grown <= 1.5 * step + 1)
+
+
+@rule(
+    "IDL001",
+    "idle",
+    severity=Severity.INFO,
+    needs=("running_req",),
+    limits={"report_s": Limit(12.0, "s", "shortest wait for the first request after start-up")},
+)
+def idle(case: Case, limits: Limits) -> Finding | Clear:
+    """The server had nothing to do for a while.
+
+    What it flags:
+        Silences whose neighbours show that no request was running or waiting.
+    Why it is slow:
+        It is not. But the first decode line after an idle time divides by that time and shows a
+        throughput far too low: it is left out of all numbers here.
+    Not this rule:
+        Silence with requests running (HNG001).
+    What to do:
+        Nothing.
+    Source:
+        An idle scheduler prints nothing; a prefill line with `#running-req: 0` follows.
+    """
+    if all(rank.clock != "stamps" for rank in case.ranks):
+        raise NotApplicable("its lines carry no stamps, so silences do not show")
+    waited = _waited_for_work(case, limits)
+    found = hold(case.ranks, lambda rank: spans(rank.grid["idle"]))
+    found = [
+        Held(held.rank, kept)
+        for held in found
+        if (
+            kept := [
+                s
+                for s in held.spans
+                if not _others_busy(
+                    case, held.rank, s[0] * held.rank.step_s, s[1] * held.rank.step_s
+                )
+            ]
+        )
+    ]
+    if not found and waited is None:
+        return Clear("no idle time")
+    episodes = ([waited] if waited else []) + [
+        between(held.rank, gap.before, gap.before + 1)
+        for held in found
+        for gap in held.rank.gaps
+        if gap.idle and not _others_busy(case, held.rank, gap.start_s, gap.end_s)
+    ]
+    worst = max(episodes, key=lambda e: e.duration_s)
+    total = sum(e.duration_s for e in episodes)
+    pieces = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
+    return Finding(
+        summary=f"Nothing to do for {duration(total)}{pieces}, the longest "
+        f"{duration(worst.duration_s)}",
+        episodes=episodes,
+        evidence=[
+            shown(
+                "longest idle time",
+                worst.duration_s,
+                "s",
+                (worst.source, worst.last_line),
+                "stamp of this line - stamp of the line before",
+                0,
+            )
+        ],
+        severity=Severity.INFO,
+        confidence="high",
+    )
+
+
+def _waited_for_work(case: Case, limits: Limits) -> Episode | None:
+    """Return the idle time between the start-up's end and the first batch, or None."""
+    ready = case.data.event.filter((pl.col("kind") == "ready") & pl.col("time").is_not_null())
+    first = [r.lines.row(0, named=True) for r in case.ranks if r.lines.height]
+    first = [row for row in first if row["time"] is not None]
+    if not ready.height or not first:
+        return None
+    row, work = ready.row(0, named=True), min(first, key=lambda r: r["time"])
+    if not limits["report_s"] <= (work["time"] - row["time"]).total_seconds():
+        return None
+    return Episode(
+        row["time"], work["time"], row["line_no"], work["line_no"], None, work["source"]
+    )
+
+
+@rule(
+    "WRM001",
+    "warm-up",
+    severity=Severity.INFO,
+    needs=("token|full_token", "running_req"),
+    limits={
+        "share": Limit(
+            0.85, "fraction", "share of the settled tokens per request at which it ends"
+        ),
+        "shortest_s": Limit(15.0, "s", "shortest warm-up to report"),
+        "rise": Limit(1.5, "x", "rise of tokens per request that marks a changed mix"),
+        "level_s": Limit(600.0, "s", "time over which the old and the new level are taken"),
+        "settle_s": Limit(120.0, "s", "shortest settled time after it"),
+    },
+    after=("KV010", "PRE001"),
+)
+def warm_up(case: Case, limits: Limits) -> Finding | Clear:
+    """Requests are still young: throughput is higher than the server can sustain.
+
+    What it flags:
+        The time from a start, a restart or a change of the request mix until tokens per running
+        request reach `share` of their settled median.
+    Why it is slow:
+        It is not, yet: tokens per request climb from the prompt to prompt plus most of the output
+        within one request lifetime, and running requests and throughput fall as they do.
+    Not this rule:
+        A fall of throughput later on, with requests as long as before (THR002).
+    What to do:
+        Do not report throughput from this time as the server's level.
+    Source:
+        KV held = running x tokens per request.
+    """
+    if case.excerpt:
+        raise NotApplicable("it is an excerpt; warm-up needs minutes of log")
+    if case.signals.session.role == "prefill":
+        raise NotApplicable("a PD prefill server keeps no running requests")
+    others = ("KV010", "PRE001")
+    found = hold(
+        case.ranks,
+        lambda rank: [
+            s
+            for s in _warming(rank, limits)
+            if outside(case, rank, *others)[s[0] : s[1]].mean() == 1
+        ],
+    )
+    if not found:
+        return Clear("tokens per running request were settled from the first lines on")
+    worst = found[0]
+    settled = as_float(_per_request(worst.rank)[worst.spans[0][1] :].median(), 0.0)
+    return Finding(
+        summary=f"Warm-up {spell(case, found)}: tokens per running request climbed to "
+        f"{settled:,.0f}; throughput from this time is not the settled level",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "settled tokens per running request",
+                settled,
+                "tokens",
+                worst.line("t_mean"),
+                "median after the warm-up",
+                0,
+            )
+        ],
+        actions=act(case, "Judge the server by the time after it"),
+        severity=Severity.INFO,
+        confidence=confidence(case, found),
+    )
+
+
+def _per_request(rank: Rank) -> pl.Series:
+    """Return tokens per running request, smoothed over a few seconds."""
+    return rank.select(
+        pl.col("own_token").rolling_mean(rank.cells(5), min_samples=1)
+        / pl.when(pl.col("running") > 0)
+        .then(pl.col("running"))
+        .rolling_mean(rank.cells(5), min_samples=1)
+    )
+
+
+def _warming(rank: Rank, limits: Limits) -> list[Span]:
+    """Return warm-up spans: at the start, and where a longer mix of requests sets in."""
+    a = _per_request(rank)
+    height = rank.grid.height
+    begins = [0, *_mix_changes(rank, a, limits)]
+    out: list[Span] = []
+    for begin, end in zip(begins, [*begins[1:], height], strict=True):
+        if end - begin < rank.cells(limits["settle_s"]):
+            continue
+        settled = as_float(a[begin + (end - begin) // 2 : end].median(), 0.0)
+        if settled <= 0:
+            continue
+        inside = a[begin:end]
+        alive = (inside.is_not_null()).arg_max() or 0
+        reached = (inside >= limits["share"] * settled).fill_null(False)
+        stop = int(reached.arg_max() or 0)
+        if reached.any() and stop - alive >= rank.cells(limits["shortest_s"]):
+            out.append((begin + int(alive), begin + stop))
+    return out
+
+
+def _mix_changes(rank: Rank, a: pl.Series, limits: Limits) -> list[int]:
+    """Return the cells at which tokens per request begin to rise to a new, lasting level.
+
+    Waves of requests that finish together make tokens per request swing over minutes, so the
+    levels before and after are medians of `level_s`; the rise begins at the last moment before
+    the change at which a minute's mean still stood at the old level.
+    """
+    size = rank.cells(limits["level_s"])
+    if a.len() < 1.5 * size:
+        return []
+    before = a.rolling_median(size, min_samples=size // 2).shift(1)
+    after = a.reverse().rolling_median(size, min_samples=size // 2).reverse()
+    ratio = (after / before).fill_nan(0.0).fill_null(0.0)
+    minute = a.rolling_mean(rank.cells(60), min_samples=1, center=True)
+    out: list[int] = []
+    for first, end in joined(spans(ratio >= limits["rise"]), size // 2):
+        top = first + int(ratio[first:end].arg_max() or 0)
+        level = as_float(before[top], 0.0)
+        low = spans((minute[max(0, top - size) : top + 1] <= level).fill_null(True))
+        begin = max(0, top - size) + (low[-1][1] if low else 0)
+        # The start's own warm-up is no change of the mix: the old level stood for a while.
+        if begin >= size // 2:
+            out.append(begin)
+    return out
+
+
+@rule(
+    "DRN001",
+    "drain-tail",
+    severity=Severity.INFO,
+    needs=("running_req", "queue_req"),
+    limits={
+        "lines": Limit(5.0, "lines", "fewest decode lines of falling running requests"),
+        "start": Limit(4.0, "requests", "fewest running requests at its start"),
+    },
+)
+def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
+    """The last requests of a job finish and no new ones come.
+
+    What it flags:
+        At the end of the log or before an idle time: no queue, no prefill, and running requests
+        that only fall, over at least `lines` decode lines.
+    Why it is slow:
+        It is not: throughput falls with the number of requests, not with the server.
+    Not this rule:
+        Throughput that falls with requests still coming (THR002, KV006).
+    What to do:
+        Nothing; leave this time out when measuring.
+    Source:
+        #running-req, #queue-req and the absence of prefill lines.
+    """
+    pieces: list[Held] = []
+    sizes: list[tuple[int, int]] = []
+    for rank in case.ranks:
+        ends = [rank.lines.height - 1, *(gap.before for gap in rank.gaps if gap.idle)]
+        found: list[Span] = []
+        for end in sorted(ends):
+            first = _drain_start(rank, end)
+            rows = rank.lines[first : end + 1].filter("decode")
+            if rows.height < limits["lines"] or (rows["running_req"][0] or 0) < limits["start"]:
+                continue
+            if (rows["running_req"][-1] or 0) > 0.5 * rows["running_req"][0]:
+                continue
+            t = rank.lines["t"]
+            found.append((int(t[first] / rank.step_s), int(t[end] / rank.step_s) + 1))
+            sizes.append((int(rows["running_req"][0]), int(rows["running_req"][-1])))
+        if found:
+            pieces.append(Held(rank, joined(found, 0)))
+    if not pieces:
+        return Clear("no time in which the last requests only finished")
+    return Finding(
+        summary=f"The last requests finish and no new ones come {spell(case, pieces)}: running "
+        f"falls from {sizes[0][0]} to {sizes[0][1]}",
+        episodes=all_episodes(pieces),
+        evidence=[
+            shown(
+                "running requests at its start", sizes[0][0], "requests", pieces[0].line("running")
+            )
+        ],
+        severity=Severity.INFO,
+        confidence=confidence(case, pieces, config=True),
+    )
+
+
+def _drain_start(rank: Rank, end: int) -> int:
+    """Return the first row of the run of falling decode lines without a queue up to `end`."""
+    rows = rank.lines[max(0, end - 2000) : end + 1]
+    steady = (
+        pl.col("decode")
+        & (pl.col("queue_req") == 0)
+        & (pl.col("running_req") <= pl.col("running_req").shift(1).fill_null(1 << 40))
+        & ~pl.col("after_gap").fill_null(False)
+    ).fill_null(False)
+    run = spans(rows.select(steady).to_series())
+    if not run or run[-1][1] != rows.height:
+        return end
+    return int(rows["row"][run[-1][0]])

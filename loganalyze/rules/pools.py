@@ -1,0 +1,567 @@
+"""Rules on the pools of hybrid models and on the queues of disaggregated servers."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.model import Finding, Severity
+from loganalyze.rules.held import (
+    act,
+    all_episodes,
+    confidence,
+    hold,
+    minimum,
+    pool_evidence,
+    severity,
+    shown,
+    spell,
+)
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+@rule(
+    "SWA001",
+    "swa-pool-exhausted",
+    severity=Severity.CRITICAL,
+    needs=("swa_token_usage", "queue_req"),
+    limits={
+        "swa_usage": Limit(
+            0.6, "fraction", "usage of the sliding-window pool from which it may block"
+        ),
+        "usage": Limit(0.90, "fraction", "usage of the full pool below which that one has room"),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(60.0, "s", "holes up to this long with a queue are closed"),
+    },
+    explains=("KV001", "KV004", "ADM001", "ADM002", "ADM003", "KV005", "QUE001", "OVR001"),
+)
+def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
+    """The sliding-window KV pool is full while the full-attention pool has room.
+
+    What it flags:
+        A queue with the sliding-window pool above `swa_usage` and fewer free tokens in it than
+        in the full pool, which is below `usage`.
+    Why it is slow:
+        A hybrid model needs room in both pools. Up to 0.5.9 a new request is charged with its
+        whole prompt and output against the small pool, so it blocks at about 0.7 already.
+    Not this rule:
+        A full full-attention pool (KV001). A reader of `token usage` alone sees only that one.
+    What to do:
+        A larger share for the sliding-window pool, smaller chunks, or an upgrade.
+    Source:
+        SWATokenToKVPoolAllocator; PrefillAdder charges both pools.
+    """
+    config = case.signals.session.config
+    n_swa = config.swa_pool_tokens or _swa_size(case)
+
+    def judge(rank: Rank) -> list[Span]:
+        small = pl.col("swa_usage") > pl.col("full_usage")
+        if n_swa and rank.kv_tokens:
+            small = n_swa * (1 - pl.col("swa_usage")) < rank.kv_tokens * (1 - pl.col("full_usage"))
+        blocked = (
+            (pl.col("swa_usage") > limits["swa_usage"])
+            & small
+            & (pl.col("queued") > 0)
+            & (pl.col("full_usage") < limits["usage"])
+        )
+        if rank.cap:
+            blocked = blocked & (pl.col("running") < rank.cap - max(2.0, 0.03 * rank.cap))
+        held = rank.holds(blocked, limits["share"], limits["window_s"])
+        waiting = rank.grid["queued"].fill_null(0) > 0
+        found = joined(spans(held), rank.cells(limits["join_s"]), waiting)
+        return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
+
+    found = hold(case.ranks, judge)
+    if not found:
+        top = as_float(case.data.batch.filter(pl.col("queue_req") > 0)["swa_token_usage"].max())
+        return Clear(
+            "no request waited"
+            if top is None
+            else "usage of the sliding-window pool with a queue was at most "
+            f"{top:.2f}, or the full pool was fuller"
+        )
+    worst = found[0]
+    ratio = case.arg("swa_full_tokens_ratio")
+    proposed = (
+        min(1.0, round(ratio + 0.1, 2)) if isinstance(ratio, float) and ratio < 1 else "higher"
+    )
+    chunk = config.chunked_prefill_size
+    return Finding(
+        summary="The sliding-window KV pool is full while the full pool has room "
+        f"{spell(case, found, pl.col('queue_req') > 0)}: "
+        f"usage {worst.mean('swa_usage') or 0:.2f} against "
+        f"{worst.mean('full_usage') or 0:.2f}, {worst.mean('running') or 0:.0f} "
+        f"running, {worst.mean('queue') or 0:.0f} waiting",
+        episodes=all_episodes(found),
+        evidence=[
+            *pool_evidence(case),
+            shown(
+                "sliding-window pool",
+                n_swa,
+                "tokens",
+                (None, None),
+                "swa_layer_tokens" if config.swa_pool_tokens else "#swa token / swa token usage",
+            ),
+            shown(
+                "usage of the sliding-window pool",
+                worst.mean("swa_usage"),
+                "",
+                worst.line("swa_token_usage"),
+                "time-weighted",
+                3,
+            ),
+            shown(
+                "usage of the full pool",
+                worst.mean("full_usage"),
+                "",
+                worst.line("full_token_usage"),
+                "time-weighted",
+                3,
+            ),
+            shown(
+                "waiting requests",
+                worst.mean("queue"),
+                "requests",
+                worst.line("queue_req"),
+                "time-weighted mean",
+                1,
+            ),
+        ],
+        actions=[
+            *act(
+                case,
+                "Give the sliding-window pool a larger share",
+                "swa-full-tokens-ratio",
+                proposed,
+                "more requests fit; the full pool shrinks",
+            ),
+            *(
+                act(
+                    case,
+                    "Smaller prefill chunks: each is charged against the small pool",
+                    "chunked-prefill-size",
+                    max(2048, chunk // 2),
+                    "",
+                    chunk,
+                )
+                if chunk and chunk > 2048
+                else []
+            ),
+            *act(case, "Share one memory pool between the two", "enable-unified-memory", True),
+            *act(case, "Upgrade: later releases estimate the need per window"),
+        ],
+        severity=severity(case, found),
+        confidence=confidence(case, found),
+        competing="the full pool (KV001) has room, so it is not the limit",
+    )
+
+
+def _swa_size(case: Case) -> int | None:
+    rows = case.data.batch.filter((pl.col("swa_token_usage") >= 0.3) & (pl.col("swa_token") > 0))
+    size = rows.select((pl.col("swa_token") / pl.col("swa_token_usage")).median()).item()
+    return round(size) if size else None
+
+
+@rule(
+    "MAM001",
+    "mamba-slots-exhausted",
+    severity=Severity.CRITICAL,
+    needs=("mamba_usage", "queue_req"),
+    limits={
+        "usage": Limit(0.95, "fraction", "usage of the state pool from which it is full"),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(20.0, "s", "holes up to this long are closed"),
+    },
+    explains=("RUN001", "KV001", "ADM001", "ADM002", "ADM003", "KV005", "QUE001", "OVR001"),
+)
+def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
+    """All state slots of the Mamba pool are taken while requests wait.
+
+    What it flags:
+        Mamba usage at or above `usage` with a queue, for `report_s` or longer.
+    Why it is slow:
+        Each running request of a hybrid model needs a state slot (three with the prefix cache),
+        however short it is. KV room does not help.
+    Not this rule:
+        A full KV pool (KV001), and a running cap that is not set by the slots (RUN001).
+    What to do:
+        More memory for the states, smaller states, or no prefix cache.
+    Source:
+        HybridReqToTokenPool; max_running_requests follows the slots.
+    """
+
+    def judge(rank: Rank) -> list[Span]:
+        full = (
+            (pl.col("mamba_usage") >= limits["usage"])
+            & (pl.col("queued") > 0)
+            & (pl.col("full_usage").fill_null(0.0) < 0.95)
+        )
+        held = rank.holds(full, limits["share"], limits["window_s"])
+        waiting = rank.grid["queued"].fill_null(0) > 0
+        return at_least(
+            joined(spans(held), rank.cells(limits["join_s"]), waiting),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        top = as_float(case.data.batch.filter(pl.col("queue_req") > 0)["mamba_usage"].max())
+        return Clear(
+            "no request waited"
+            if top is None
+            else f"mamba usage with a queue was at most {top:.2f} for long"
+        )
+    worst = found[0]
+    slots = case.signals.session.config.mamba_slots
+    ratio = case.arg("mamba_full_memory_ratio")
+    dtype = str(case.arg("mamba_ssm_dtype") or "")
+    return Finding(
+        summary="All Mamba state slots are taken "
+        f"{spell(case, found, pl.col('queue_req') > 0)}: "
+        f"{worst.mean('running') or 0:.0f} running, {worst.mean('queue') or 0:.0f} "
+        f"waiting, KV usage only {worst.mean('full_usage') or 0:.2f}",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "Mamba usage",
+                worst.mean("mamba_usage"),
+                "",
+                worst.line("mamba_usage"),
+                "time-weighted",
+                3,
+            ),
+            *(
+                [shown("state slots", slots, "slots", (None, None), "max_mamba_cache_size")]
+                if slots
+                else []
+            ),
+            shown(
+                "KV usage",
+                worst.mean("full_usage"),
+                "",
+                worst.line("full_token_usage"),
+                "time-weighted",
+                3,
+            ),
+            shown(
+                "waiting requests",
+                worst.mean("queue"),
+                "requests",
+                worst.line("queue_req"),
+                "time-weighted mean",
+                1,
+            ),
+        ],
+        actions=[
+            *act(
+                case,
+                "Give the state pool more of the memory: KV has room",
+                "mamba-full-memory-ratio",
+                round(2 * ratio, 2) if isinstance(ratio, float) else 1.8,
+                "more slots, fewer KV tokens",
+            ),
+            *(
+                act(
+                    case,
+                    "Store the SSM state in bfloat16, after checking accuracy",
+                    "mamba-ssm-dtype",
+                    "bfloat16",
+                    "twice the slots against float32",
+                )
+                if dtype != "bfloat16"
+                else []
+            ),
+            *act(
+                case,
+                "Without the prefix cache a request needs one slot instead of three",
+                "disable-radix-cache",
+                True,
+            ),
+        ],
+        severity=severity(case, found),
+        confidence=confidence(case, found),
+        competing="the running cap (RUN001), where it was set by the slots",
+    )
+
+
+@rule(
+    "PDD001",
+    "pd-prealloc-backlog",
+    severity=Severity.CRITICAL,
+    needs=("prealloc_req",),
+    limits={
+        "usage": Limit(
+            0.6, "fraction", "usage, preallocated included, from which room may be short"
+        ),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(60.0, "s", "holes up to this long with a backlog are closed"),
+    },
+    explains=("KV001", "KV003", "KV004", "QUE001"),
+)
+def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
+    """A PD decode server has no KV room for requests that wait to be transferred.
+
+    What it flags:
+        `#prealloc-req` above zero with usage (preallocated KV included) above `usage`, for
+        `report_s` or longer. `#queue-req` stays 0 on such a server.
+    Why it is slow:
+        A request is transferred only when its prompt and a reserve (512 tokens for each request
+        it holds) fit the decode server's pool.
+    Not this rule:
+        Requests held up by the link (PDD002).
+    What to do:
+        More KV room on the decode servers, a lower reserve, or more decode servers.
+    Source:
+        DecodePreallocQueue: available - 512 x (running + transferring + waiting).
+    """
+    if case.signals.session.role != "decode":
+        raise NotApplicable("it is not the log of a PD decode server")
+
+    def judge(rank: Rank) -> list[Span]:
+        backlog = (pl.col("prealloc") > 0) & (
+            pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) > limits["usage"]
+        )
+        held = rank.holds(backlog, limits["share"], limits["window_s"])
+        waiting = rank.grid["prealloc"].fill_null(0) > 0
+        return at_least(
+            joined(spans(held), rank.cells(limits["join_s"]), waiting),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        top = as_float(case.data.batch["prealloc_req"].max(), 0.0)
+        return Clear(f"at most {top:.0f} requests waited for preallocation, with KV room")
+    worst = found[0]
+    reserve = case.arg("num_reserved_decode_tokens")
+    return Finding(
+        summary="Requests wait for KV room on the decode server "
+        f"{spell(case, found, pl.col('prealloc_req') > 0)}: "
+        f"{worst.mean('prealloc') or 0:.0f} waiting for preallocation at usage "
+        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:.0f} running",
+        episodes=all_episodes(found),
+        evidence=[
+            *pool_evidence(case),
+            shown(
+                "waiting for preallocation",
+                worst.mean("prealloc"),
+                "requests",
+                worst.line("prealloc_req"),
+                "time-weighted mean of #prealloc-req",
+                1,
+            ),
+            shown(
+                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
+            ),
+            shown(
+                "preallocated usage",
+                worst.mean("prealloc_usage"),
+                "",
+                worst.line("pre_allocated_usage"),
+                "time-weighted",
+                3,
+            ),
+        ],
+        actions=[
+            *act(
+                case,
+                "A larger pool on the decode servers",
+                "mem-fraction-static",
+                "higher, if memory is free",
+            ),
+            *act(case, "More decode servers"),
+            *act(
+                case,
+                "Reserve fewer tokens per request",
+                "num-reserved-decode-tokens",
+                max(64, reserve // 2) if isinstance(reserve, int) else 256,
+                "more requests at a time, more retractions",
+            ),
+        ],
+        severity=severity(case, found),
+        confidence=confidence(case, found),
+        competing="the transfer link (PDD002)",
+    )
+
+
+@rule(
+    "PDD002",
+    "pd-transfer-backlog",
+    severity=Severity.CRITICAL,
+    needs=("transfer_req|inflight_req|transferring_req",),
+    limits={
+        "requests": Limit(5.0, "requests", "transfers at a time from which the link is the limit"),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(20.0, "s", "holes up to this long are closed"),
+        "rise": Limit(5.0, "requests", "rise of #inflight-req over 120 s on a prefill server"),
+    },
+    explains=("QUE001", "HNG001", "CLI001", "IDL001"),
+)
+def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
+    """KV transfers from prefill to decode servers pile up.
+
+    What it flags:
+        On a decode server at least `requests` in transfer with (almost) none waiting for
+        preallocation; on a prefill server requests in flight that rise together with usage.
+    Why it is slow:
+        A request decodes only when all its KV has arrived; the link or the network card is slower
+        than the prefill servers.
+    Not this rule:
+        Requests that wait for KV room on the decode server (PDD001).
+    What to do:
+        Look at the link, the network cards and the transfer backend.
+    Source:
+        DecodeTransferQueue, PrefillInflightQueue.
+    """
+    role = case.signals.session.role
+    if role == "unified":
+        raise NotApplicable("it is not the log of a disaggregated server")
+
+    def judge(rank: Rank) -> list[Span]:
+        if role == "decode":
+            slow = (pl.col("transfer") >= limits["requests"]) & (
+                pl.col("prealloc").fill_null(0) < 1
+            )
+        else:
+            back = rank.cells(120)
+            slow = (
+                (pl.col("transfer") >= limits["requests"])
+                & (pl.col("transfer") - pl.col("transfer").shift(back) >= limits["rise"])
+                & (pl.col("usage") - pl.col("usage").shift(back) > 0.05)
+            )
+        held = _or_silent(rank, rank.holds(slow, limits["share"], limits["window_s"]))
+        return at_least(
+            joined(spans(held), rank.cells(limits["join_s"])),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear("transfers did not pile up without KV being short")
+    worst = found[0]
+    return Finding(
+        summary=f"KV transfers pile up {spell(case, found)}: {worst.mean('transfer') or 0:.0f} "
+        f"requests in transfer, {worst.mean('running') or 0:.0f} running, none waiting "
+        "for KV room",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "requests in transfer",
+                worst.mean("transfer"),
+                "requests",
+                worst.line("transfer_req" if role == "decode" else "inflight_req"),
+                "time-weighted mean",
+                1,
+            ),
+            shown(
+                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
+            ),
+        ],
+        actions=act(
+            case,
+            "Look at the link between prefill and decode servers: bandwidth, network "
+            "cards, transfer backend",
+        ),
+        severity=severity(case, found),
+        confidence=confidence(case, found, config=True),
+        competing="slow prefill servers: #transfer-req also counts requests that wait for them; "
+        "or KV room on the decode server (PDD001)",
+    )
+
+
+def _or_silent(rank: Rank, held: pl.Series) -> pl.Series:
+    """Carry a state over gaps that it leads into and that it follows: few lines, same state."""
+    gap = rank.grid["gap"]
+    state = pl.DataFrame({"held": held, "gap": gap}).select(
+        before=pl.when(~pl.col("gap")).then("held").forward_fill(),
+        after=pl.when(~pl.col("gap")).then("held").backward_fill(),
+    )
+    return held | (gap & state["before"].fill_null(False) & state["after"].fill_null(False))
+
+
+@rule(
+    "PDP001",
+    "pd-waits-for-decode",
+    severity=Severity.WARNING,
+    needs=("bootstrap_req|unbootstrapped_req|prealloc_req",),
+    limits={
+        "requests": Limit(5.0, "requests", "requests waiting for bootstrap"),
+        "inflight": Limit(
+            5.0, "requests", "requests in flight below which the link is not the limit"
+        ),
+        "report_s": Limit(60.0, "s", "shortest spell"),
+    },
+    explains=("CLI001", "IDL001"),
+    after=("PDD002",),
+)
+def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
+    """A PD prefill server waits for decode servers to make room.
+
+    What it flags:
+        Many requests waiting for bootstrap while few are in flight, for `report_s` or longer.
+    Why it is slow:
+        A prompt is prefilled only when a decode server has preallocated room for it.
+    Not this rule:
+        Transfers that pile up (PDD002).
+    What to do:
+        Look at the decode servers' logs: their KV room is the limit (PDD001).
+    Source:
+        PrefillBootstrapQueue; `#unbootstrapped-req` up to 0.5.2, `#prealloc-req` up to 0.5.11,
+        `#bootstrap-req` from 0.5.12.
+    """
+    if case.signals.session.role != "prefill":
+        raise NotApplicable("it is not the log of a PD prefill server")
+    if case.excerpt:
+        raise NotApplicable(f"{case.length} is too little")
+
+    def judge(rank: Rank) -> list[Span]:
+        waiting = pl.coalesce("bootstrap", "prealloc")
+        held = rank.holds(
+            (waiting >= limits["requests"])
+            & (pl.col("transfer").fill_null(0) < limits["inflight"]),
+            0.7,
+            21.0,
+        )
+        return at_least(joined(spans(held), rank.cells(20)), rank.cells(limits["report_s"]))
+
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear("requests did not wait for bootstrap for a minute")
+    worst = found[0]
+    column = next(
+        c
+        for c in ("bootstrap_req", "unbootstrapped_req", "prealloc_req")
+        if worst.lines[c].drop_nulls().len()
+    )
+    return Finding(
+        summary=f"The prefill server waits for room on decode servers {spell(case, found)}",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "waiting for bootstrap",
+                as_float(worst.lines[column].mean()),
+                "requests",
+                worst.line(column),
+                f"mean of {column}",
+                1,
+            )
+        ],
+        actions=act(
+            case,
+            "Look at the decode servers: run this on their logs, their KV room is the "
+            "limit (PDD001)",
+        ),
+        severity=Severity.WARNING,
+        confidence=confidence(case, found),
+        competing="bootstrap itself failing or slow (network, router)",
+    )

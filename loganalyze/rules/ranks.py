@@ -1,0 +1,423 @@
+"""Rules across ranks and servers: is the load spread, and do all keep step?"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import PurePath
+
+import polars as pl
+
+from loganalyze.episodes import at_least, joined, spans
+from loganalyze.model import Action, Episode, Finding, Severity
+from loganalyze.rules.flags import release_key
+from loganalyze.rules.held import (
+    Held,
+    act,
+    all_episodes,
+    confidence,
+    severity,
+    shown,
+    spell,
+)
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.timeline import as_float
+
+
+def _together(case: Case) -> pl.DataFrame:
+    """Return the ranks' grids one below the other, with `rank` numbers."""
+    return pl.concat(
+        rank.grid.select("cell", "t", "usage", "queue", "running", "prealloc", "gap").with_columns(
+            rank=pl.lit(i)
+        )
+        for i, rank in enumerate(case.ranks)
+    )
+
+
+@rule(
+    "DPI001",
+    "dp-imbalance",
+    severity=Severity.CRITICAL,
+    needs=("kv_usage", "queue_req", "dp_rank"),
+    limits={
+        "usage": Limit(
+            0.35, "fraction", "difference of usage between the fullest and the emptiest rank"
+        ),
+        "spread": Limit(0.5, "x", "standard deviation of running requests over their mean"),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(21.0, "s", "window"),
+        "report_s": Limit(60.0, "s", "shortest spell"),
+        "join_s": Limit(30.0, "s", "holes up to this long are closed"),
+    },
+    explains=(
+        "KV001",
+        "KV003",
+        "KV004",
+        "KV005",
+        "KV006",
+        "ADM001",
+        "ADM003",
+        "QUE001",
+        "OVR001",
+        "DPI002",
+        "PDD001",
+    ),
+    after=("KV001",),
+)
+def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
+    """One DP rank is full with a queue while others have room.
+
+    What it flags:
+        Usage of the DP ranks apart by more than `usage`, or running requests spread by more than
+        `spread`, with requests waiting on some ranks and not on others.
+    Why it is slow:
+        A request waits on the rank it was given to. All ranks step together, so the others lose
+        time with small batches: the lost share is 1 - mean / maximum of running requests.
+    Not this rule:
+        All ranks full (KV001).
+    What to do:
+        A load-balancing method that looks at the ranks, and no sticky routing.
+    Source:
+        DataParallelController; #22614.
+    """
+    if len(case.ranks) < 2:
+        raise NotApplicable("it shows a single DP rank")
+    if case.excerpt:
+        raise NotApplicable(f"{case.length} is too little to compare ranks")
+    waiting = pl.col("queue").fill_null(0) + pl.col("prealloc").fill_null(0)
+    grid = (
+        _together(case)
+        .group_by("cell")
+        .agg(
+            u=pl.col("usage").max() - pl.col("usage").min(),
+            q=waiting.max() - waiting.min(),
+            cv=pl.col("running").std() / pl.col("running").mean(),
+            lost=1 - pl.col("running").mean() / pl.col("running").max(),
+            top=pl.col("usage").arg_max(),
+        )
+        .sort("cell")
+    )
+    rank = max(case.ranks, key=lambda one: one.grid.height)
+    apart = grid.select(
+        (
+            ((pl.col("u") > limits["usage"]) | (pl.col("cv") > limits["spread"]))
+            & (pl.col("q") > 0)
+        ).fill_null(False)
+    ).to_series()
+    size = rank.cells(limits["window_s"])
+    held = apart.cast(pl.Float64).rolling_mean(size, min_samples=1, center=True) > limits["share"]
+    found_spans = at_least(
+        joined(spans(held), rank.cells(limits["join_s"])), rank.cells(limits["report_s"])
+    )
+    if not found_spans:
+        return Clear(
+            "usage of the ranks differed by at most "
+            f"{as_float(grid['u'].max(), 0.0):.2f} for long with a queue"
+        )
+    held_all = [
+        Held(
+            one, [s for s in ((a, min(b, one.grid.height)) for a, b in found_spans) if s[1] > s[0]]
+        )
+        for one in case.ranks
+    ]
+    means = [(h.mean("usage") or 0.0, h) for h in held_all]
+    fullest, emptiest = max(means, key=lambda m: m[0]), min(means, key=lambda m: m[0])
+    inside = grid.filter(
+        pl.any_horizontal(pl.col("cell").is_between(a, b - 1) for a, b in found_spans)
+    )
+    lost = as_float(inside["lost"].mean(), 0.0)
+    name = fullest[1].rank.label or "one rank"
+    return Finding(
+        summary=f"DP ranks are loaded unevenly {spell(case, [fullest[1]])}: {name} at usage "
+        f"{fullest[0]:.2f} with {fullest[1].mean('queue') or 0:.0f} waiting, "
+        f"{emptiest[1].rank.label} at {emptiest[0]:.2f}",
+        episodes=all_episodes([fullest[1]]),
+        evidence=[
+            shown(
+                f"mean usage of {name}",
+                fullest[0],
+                "",
+                fullest[1].line("kv_usage"),
+                "time-weighted",
+                2,
+            ),
+            shown(
+                f"mean usage of {emptiest[1].rank.label}",
+                emptiest[0],
+                "",
+                emptiest[1].line("kv_usage", least=True),
+                "time-weighted",
+                2,
+            ),
+            shown(
+                "waiting on the fullest rank",
+                fullest[1].mean("queue"),
+                "requests",
+                fullest[1].line("queue_req"),
+                "time-weighted mean",
+                0,
+            ),
+            shown(
+                "decode capacity lost",
+                lost,
+                "fraction",
+                (None, None),
+                "1 - mean / maximum of running requests over ranks",
+                3,
+            ),
+        ],
+        actions=_balance(case),
+        severity=severity(case, [fullest[1]]),
+        confidence=confidence(case, [fullest[1]]),
+        competing="KV saturation (KV001) of the full rank is its consequence"
+        if "KV001" in case.earlier
+        else "",
+    )
+
+
+def _balance(case: Case) -> list[Action]:
+    release = case.signals.session.release_range
+    new = release is not None and release_key(release[0]) >= release_key("0.5.8")
+    old = release is not None and release_key(release[1]) < release_key("0.5.8")
+    text = "Balance by what the ranks hold"
+    if new:
+        out = act(case, text, "load-balance-method", "total_tokens")
+    elif old:
+        out = act(case, text, "load-balance-method", "shortest_queue")
+    else:
+        out = act(
+            case, "Balance by what the ranks hold (total_tokens from 0.5.8, shortest_queue before)"
+        )
+    return out + act(case, "Do not pin sessions to ranks in front of the server")
+
+
+@rule(
+    "DPI002",
+    "dp-ranks-idle",
+    severity=Severity.WARNING,
+    needs=("dp_rank", "running_req"),
+    limits={"report_s": Limit(60.0, "s", "shortest spell")},
+    after=("DPI001",),
+)
+def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
+    """Some DP ranks have no request while others hold several.
+
+    What it flags:
+        For `report_s` or longer, ranks with no running request while another runs at least two
+        or has requests waiting.
+    Why it is slow:
+        Ranks step together; an empty rank is padded and its GPU's share is lost.
+    Not this rule:
+        Fewer requests than ranks, where some must be empty.
+    What to do:
+        Balance by load, and do not pin sessions.
+    Source:
+        DP attention pads idle ranks in every step.
+    """
+    if len(case.ranks) < 2:
+        raise NotApplicable("it shows a single DP rank")
+    grid = (
+        _together(case)
+        .with_columns(running=pl.when("gap").then(0.0).otherwise(pl.col("running")).fill_null(0.0))
+        .group_by("cell")
+        .agg(
+            idle=(pl.col("running") == 0).sum(),
+            total=pl.col("running").sum(),
+            most=(pl.col("running") + pl.col("queue").fill_null(0)).max(),
+            n=pl.len(),
+        )
+        .sort("cell")
+    )
+    rank = max(case.ranks, key=lambda one: one.grid.height)
+    uneven = grid.select(
+        (pl.col("idle") > 0) & (pl.col("total") >= pl.col("n")) & (pl.col("most") >= 2)
+    ).to_series()
+    held = uneven.cast(pl.Float64).rolling_mean(rank.cells(21), min_samples=1, center=True) > 0.7
+    found = at_least(joined(spans(held), rank.cells(20)), rank.cells(limits["report_s"]))
+    if not found:
+        return Clear("no rank was idle for a minute while others had more than one request")
+    one = [Held(rank, found)]
+    empty = grid.filter(pl.any_horizontal(pl.col("cell").is_between(a, b - 1) for a, b in found))
+    return Finding(
+        summary=f"{as_float(empty['idle'].mean(), 0.0):.1f} of {len(case.ranks)} DP ranks had "
+        f"nothing to run while others had several requests {spell(case, one)}",
+        episodes=all_episodes(one),
+        evidence=[
+            shown(
+                "idle ranks",
+                as_float(empty["idle"].mean(), 0.0),
+                "ranks",
+                one[0].line("running"),
+                "mean over the episodes",
+                1,
+            )
+        ],
+        actions=_balance(case),
+        severity=Severity.WARNING,
+        confidence=confidence(case, one),
+    )
+
+
+@rule(
+    "TPS001",
+    "slow-rank",
+    severity=Severity.WARNING,
+    needs=("gen_throughput", "running_req"),
+    after=("THR002",),
+)
+def slow_rank(case: Case, limits: Limits) -> Finding | Clear:
+    """A tensor-parallel rank may hold up the others.
+
+    What it flags:
+        A jump of step time (THR002) on a server with several tensor-parallel ranks. One rank's
+        log cannot show which one is slow, so confidence is low.
+    Why it is slow:
+        Every layer ends in an all-reduce: the slowest GPU sets the pace of all.
+    Not this rule:
+        Data-parallel ranks with different loads (DPI001).
+    What to do:
+        Log all ranks, and compare GPU clocks and links.
+    Source:
+        All-reduce waits; only attention-TP rank 0 prints statistics.
+    """
+    tp = case.arg("tp_size", 1)
+    if not isinstance(tp, int) or tp < 2:
+        return Clear("a single tensor-parallel rank")
+    jump = case.earlier.get("THR002")
+    if jump is None:
+        return Clear(
+            "step times did not jump; a rank that was always slow cannot be told from "
+            "the log of one rank"
+        )
+    return Finding(
+        summary=f"One of {tp} tensor-parallel ranks may have become slow: "
+        f"{jump.summary[0].lower()}{jump.summary[1:]}",
+        episodes=jump.episodes,
+        evidence=jump.evidence,
+        actions=[
+            *act(
+                case,
+                "Let every rank report, to see which one is slow",
+                "enable-metrics-for-all-schedulers",
+                True,
+            ),
+            *act(case, "Compare clocks and links of the GPUs"),
+        ],
+        severity=Severity.WARNING,
+        confidence="low",
+        competing="all GPUs slower (THR002)",
+    )
+
+
+@rule(
+    "LBL001",
+    "servers-loaded-unevenly",
+    severity=Severity.WARNING,
+    needs=("kv_usage", "queue_req"),
+    limits={
+        "usage": Limit(0.35, "fraction", "difference of mean usage between servers"),
+        "overlap_s": Limit(60.0, "s", "time that the logs must share"),
+        "min_queue": Limit(1.0, "requests", "mean queue of the fuller server"),
+    },
+)
+def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
+    """One server has a queue while another, at the same time, has room.
+
+    What it flags:
+        Logs of several servers that overlap in time by `overlap_s`, with mean usage apart by
+        more than `usage` while requests wait on the fuller one. Reported on that server.
+    Why it is slow:
+        Requests wait for a server although another could take them.
+    Not this rule:
+        DP ranks of one server (DPI001). Servers of different size or purpose differ by design.
+    What to do:
+        Look at the router: policy, sticky sessions, cache affinity, weights.
+    Source:
+        The same comparison as DPI001, across files.
+    """
+    own = case.signals.session
+    others = [
+        s
+        for s in case.sessions
+        if s.session.id != own.id and s.session.role == own.role == "unified"
+    ]
+    others = [
+        s
+        for s in others
+        if (s.session.source != own.source) or s.batch["dp_rank"].null_count() == s.batch.height
+    ]
+    if not others or own.start is None or own.end is None:
+        raise NotApplicable("it is the log of a single server")
+    for other in others:
+        there = other.session
+        if there.start is None or there.end is None or there.source == own.source:
+            continue
+        start, end = max(own.start, there.start), min(own.end, there.end)
+        length = (end - start).total_seconds()
+        if length < limits["overlap_s"]:
+            continue
+        mine, theirs = _mean_load(case.data.batch, start, end), _mean_load(other.batch, start, end)
+        if mine is None or theirs is None:
+            continue
+        if (
+            mine[0] - theirs[0] > limits["usage"]
+            and mine[1] >= limits["min_queue"]
+            and theirs[1] < limits["min_queue"]
+        ):
+            rows = case.data.batch.filter(pl.col("time").is_between(start, end))
+            return Finding(
+                summary=f"{_file(own.source)} had usage {mine[0]:.2f} with {mine[1]:.0f} "
+                "waiting while "
+                f"{there.source} had {theirs[0]:.2f} and none, for {duration(length)} "
+                "that both logs cover",
+                episodes=[
+                    Episode(
+                        start,
+                        end,
+                        int(rows["line_no"][0]),
+                        int(rows["line_no"][-1]),
+                        None,
+                        own.source,
+                    )
+                ],
+                evidence=[
+                    shown(
+                        f"mean usage of {_file(own.source)}",
+                        mine[0],
+                        "",
+                        (own.source, int(rows["line_no"][0])),
+                        "over the time that both logs cover",
+                        2,
+                    ),
+                    shown(
+                        f"mean usage of {_file(there.source)}",
+                        theirs[0],
+                        "",
+                        (there.source, there.first_line),
+                        "over the time that both logs cover",
+                        2,
+                    ),
+                ],
+                actions=act(
+                    case, "Look at the router: policy, sticky sessions, cache affinity, weights"
+                ),
+                severity=Severity.WARNING,
+                confidence="medium" if length >= 300 else "low",
+                competing="servers of different size or purpose differ by design",
+            )
+    return Clear("no other server had room while requests waited here")
+
+
+def _file(source: str) -> str:
+    return PurePath(source).name
+
+
+def _mean_load(batch: pl.DataFrame, start: datetime, end: datetime) -> tuple[float, float] | None:
+    """Return mean usage and queue, each second weighing the same."""
+    rows = (
+        batch.filter(pl.col("time").is_between(start, end))
+        .group_by(pl.col("time").dt.truncate("1s"))
+        .agg(pl.col("kv_usage").mean(), pl.col("queue_req").mean())
+        .select(pl.col("kv_usage", "queue_req").mean())
+    )
+    usage, queue = rows.row(0)
+    return None if usage is None or queue is None else (float(usage), float(queue))

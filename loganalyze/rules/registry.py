@@ -1,0 +1,346 @@
+"""The rule decorator, the engine that runs rules, and what becomes of each.
+
+A rule is a function of a `Case` (one session's signals and what earlier rules found there)
+and its limits. It returns a `Finding`, or `Clear` with the reason why it found nothing, or
+raises `NotApplicable` where the log cannot tell. Its docstring is its documentation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import polars as pl
+
+from loganalyze.errors import UsageError
+from loganalyze.model import CheckStatus, Finding, SessionData, Severity
+from loganalyze.signals import Rank, Signals
+
+Profile = Literal["online", "batch"]
+Limits = Mapping[str, float]
+
+#: The sections that every rule's docstring must have, in this order.
+SECTIONS = ("What it flags", "Why it is slow", "Not this rule", "What to do", "Source")
+
+#: A log shorter than this, in time or in lines, is an excerpt: durations cannot be judged.
+EXCERPT_S = 30.0
+EXCERPT_LINES = 20
+
+
+class NotApplicable(Exception):
+    """The log cannot tell; the message names what is missing and what would log it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """The rule looked and found nothing; `reason` says what it saw, with numbers."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold that a reader may override: value, unit, and what it separates."""
+
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule sees.
+
+    Attributes:
+        signals: the session's signals.
+        earlier: findings of rules that ran before in this session, by code. A rule that reads
+            it names those rules in `after`.
+        sessions: all sessions of this run; only rules across sessions look at others.
+        profile: what the server is for, where the caller said so.
+    """
+
+    signals: Signals
+    earlier: Mapping[str, Finding]
+    sessions: Sequence[SessionData] = ()
+    profile: Profile | None = None
+
+    @property
+    def data(self) -> SessionData:
+        """The session's frames."""
+        return self.signals.data
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The DP ranks, each to be judged apart."""
+        return self.signals.ranks
+
+    @property
+    def excerpt(self) -> bool:
+        """Whether the log is too short for any duration."""
+        return self.signals.span_s < EXCERPT_S or self.signals.n_lines < EXCERPT_LINES
+
+    @property
+    def judged(self) -> bool:
+        """Whether "nothing found" means healthy: long enough, with usage and queue printed."""
+        batch = self.data.batch
+        printed = all(batch[c].null_count() < batch.height for c in ("kv_usage", "queue_req"))
+        return not self.excerpt and printed
+
+    @property
+    def length(self) -> str:
+        """How much log there is, in words."""
+        lines = f"{self.signals.n_lines:,} statistics line" + "s" * (self.signals.n_lines != 1)
+        clocks = {rank.clock for rank in self.ranks}
+        if "none" in clocks or not clocks:
+            return f"{lines}, without stamps"
+        return f"{lines} over {duration(self.signals.span_s)}"
+
+    @property
+    def following(self) -> SessionData | None:
+        """The next session of the same source, if any."""
+        own = self.signals.session
+        later = (s for s in self.sessions if s.session.id > own.id)
+        return next((s for s in later if s.session.source == own.source), None)
+
+    def arg(self, name: str, default: object = None) -> object:
+        """Return a server argument as printed, or `default`."""
+        return self.signals.session.config.arg(name, default)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say it: `42 s`, `12.5 min`, `3.1 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min".replace(".0 min", " min")
+    return f"{seconds / 3600:.1f} h"
+
+
+Judge = Callable[[Case, Limits], Finding | Clear]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule and its documentation.
+
+    Attributes:
+        summary: the first line of the docstring; `sections` are the rest, by heading.
+        needs: batch columns that must hold data; `a|b` means either.
+        explains: codes of symptoms that this rule's finding accounts for when both fire at
+            the same time.
+        after: codes whose findings the rule reads.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    needs: tuple[str, ...]
+    limits: Mapping[str, Limit]
+    explains: tuple[str, ...]
+    after: tuple[str, ...]
+    judge: Judge
+    summary: str
+    sections: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one rule in one session.
+
+    `judged` says whether the session is long and complete enough to be called healthy, and
+    `length` what it holds, in words.
+    """
+
+    code: str
+    status: CheckStatus
+    reason: str
+    finding: Finding | None = None
+    session: int = 0
+    limits: Mapping[str, float] = field(default_factory=dict)
+    judged: bool = True
+    length: str = ""
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    code: str,
+    name: str,
+    *,
+    severity: Severity,
+    needs: Iterable[str] = (),
+    limits: Mapping[str, Limit] | None = None,
+    explains: Iterable[str] = (),
+    after: Iterable[str] = (),
+) -> Callable[[Judge], Judge]:
+    """Register a rule. See `Rule` for the arguments; `severity` is the worst it gives.
+
+    Raises:
+        ValueError: the code is taken, or the docstring lacks a section.
+    """
+
+    def register(judge: Judge) -> Judge:
+        summary, sections = _documentation(judge)
+        if code in _RULES:
+            raise ValueError(f"{code} is registered twice")
+        _RULES[code] = Rule(
+            code=code,
+            name=name,
+            severity=severity,
+            needs=tuple(needs),
+            limits=dict(limits or {}),
+            explains=tuple(explains),
+            after=tuple(after),
+            judge=judge,
+            summary=summary,
+            sections=sections,
+        )
+        return judge
+
+    return register
+
+
+def _documentation(judge: Judge) -> tuple[str, dict[str, str]]:
+    text = inspect.getdoc(judge) or ""
+    heads = "|".join(SECTIONS)
+    parts = re.split(rf"^({heads}):[ ]*\n", text, flags=re.MULTILINE)
+    sections = {
+        head: inspect.cleandoc(" " * 4 + body.strip("\n"))
+        for head, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    if tuple(sections) != SECTIONS:
+        raise ValueError(f"{judge.__name__}: the docstring needs the sections {SECTIONS}")
+    return parts[0].strip(), {h: re.sub(r"\n(?=\S)", " ", b).strip() for h, b in sections.items()}
+
+
+def all_rules() -> dict[str, Rule]:
+    """Return every rule by code, in the order in which the families declare them."""
+    return dict(_RULES)
+
+
+def checked_overrides(overrides: Mapping[str, float]) -> dict[str, float]:
+    """Return limits such as {"KV001.enter_usage": 0.95} after checking that they exist.
+
+    Raises:
+        UsageError: no such rule or limit, or not a number.
+    """
+    for key, value in overrides.items():
+        code, _, name = key.partition(".")
+        found = _RULES.get(code)
+        if found is None:
+            raise UsageError(f"no rule {code}", hint="`loganalyze explain` lists all rules")
+        if name not in found.limits:
+            known = ", ".join(f"{code}.{n}" for n in found.limits) or "none"
+            raise UsageError(
+                f"{code} has no limit {name or '(none given)'}", hint=f"limits: {known}"
+            )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise UsageError(f"{key}: {value!r} is not a finite number")
+        if found.limits[name].unit == "fraction" and not 0 <= value <= 1:
+            raise UsageError(
+                f"{key}: {value:g} is not between 0 and 1",
+                hint=f"it is a fraction: {found.limits[name].meaning}",
+            )
+    return {key: float(value) for key, value in overrides.items()}
+
+
+def in_order() -> list[Rule]:
+    """Return the rules so that each comes after those whose findings it reads."""
+    done: dict[str, Rule] = {}
+
+    def visit(one: Rule) -> None:
+        for code in one.after:
+            if code not in done:
+                visit(_RULES[code])
+        done.setdefault(one.code, one)
+
+    for one in _RULES.values():
+        visit(one)
+    return list(done.values())
+
+
+def run_session(
+    signals: Signals,
+    overrides: Mapping[str, float],
+    profile: Profile | None,
+    sessions: Sequence[SessionData],
+) -> list[Outcome]:
+    """Run every rule on one session. A rule that raises never stops the others."""
+    found: dict[str, Finding] = {}
+    outcomes = {}
+    for one in in_order():
+        case = Case(signals, found, sessions, profile)
+        outcome = _judged(one, case, overrides)
+        outcomes[one.code] = outcome
+        if outcome.finding:
+            found = {**found, one.code: outcome.finding}
+    return [outcomes[code] for code in _RULES]
+
+
+def _judged(one: Rule, case: Case, overrides: Mapping[str, float]) -> Outcome:
+    limits = {n: overrides.get(f"{one.code}.{n}", limit.value) for n, limit in one.limits.items()}
+    session = case.signals.session.id
+
+    def outcome(status: CheckStatus, reason: str, finding: Finding | None = None) -> Outcome:
+        return Outcome(
+            one.code, status, reason, finding, session, limits, case.judged, case.length
+        )
+
+    lacking = missing(one, case.data.batch)
+    if lacking:
+        return outcome("not_applicable", f"cannot tell from this log: {lacking}")
+    try:
+        answer = one.judge(case, limits)
+    except NotApplicable as reason:
+        return outcome("not_applicable", f"cannot tell from this log: {reason}")
+    except Exception as error:  # a faulty rule must not hide what the others found
+        return outcome("error", f"{type(error).__name__}: {error}")
+    if isinstance(answer, Clear):
+        return outcome("clear", answer.reason)
+    finding = replace(
+        answer,
+        code=one.code,
+        name=one.name,
+        session=session,
+        limits=limits,
+        why=one.sections["Why it is slow"],
+    )
+    return outcome("fired", finding.summary, finding)
+
+
+#: What a missing column would take. Columns not named here: the statistics lines themselves.
+_WOULD_LOG = {
+    "kv_usage": "no token usage is printed on its lines",
+    "queue_req": "its lines print no #queue-req",
+    "gen_throughput": "it has no decode lines with gen throughput",
+    "token": "its decode lines print no #token",
+    "full_token": "its decode lines print no #token",
+    "accept_len": "its decode lines print no accept len (speculative decoding is off)",
+    "swa_token_usage": "its lines print no swa token usage (no sliding-window pool)",
+    "mamba_usage": "its lines print no mamba usage (no Mamba pool; printed from 0.5.3.post2)",
+    "cuda_graph": "its decode lines print no cuda graph field (printed from 0.4.6.post4)",
+    "prealloc_req": "its lines print no #prealloc-req (printed by PD servers from 0.5.3)",
+    "transfer_req": "its lines print no #transfer-req (printed by PD decode servers from 0.5.3)",
+    "new_token": "it has no prefill lines",
+    "cached_token": "its prefill lines print no #cached-token",
+}
+
+
+def missing(one: Rule, batch: pl.DataFrame) -> str:
+    """Return what the rule needs and the log lacks, in words; empty if nothing."""
+    if one.needs and not batch.height:
+        return "it has no decode or prefill line"
+    for need in one.needs:
+        columns = need.split("|")
+        if all(batch[c].null_count() == batch.height for c in columns):
+            return _WOULD_LOG.get(columns[0], f"no line prints {' or '.join(columns)}")
+    return ""

@@ -1,0 +1,169 @@
+"""Which writers of which logs are one server.
+
+A file may hold several servers (containers, pods), and one server may write several files
+(nodes, ranks, rotation). Two writers whose decode lines carry the same ranks are two servers;
+writers of the same rank words with different numbers at the same time are ranks of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from loganalyze import schema
+
+if TYPE_CHECKING:
+    from loganalyze.frames import Frames
+
+#: Beyond this many writers in one log, each is taken as a server of its own.
+_MAX_WRITERS = 500
+
+_RANKS = tuple(c.name for c in schema.RANKS)
+_WRITER = ("source", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of a run.
+
+    Attributes:
+        of: writer -> number of its server, from 1.
+        by_time: servers whose files are merged on time; others go by line number.
+        offsets: source -> what to add to its line numbers so that a rotated set counts through.
+    """
+
+    of: Mapping[str, int]
+    by_time: frozenset[int]
+    offsets: Mapping[str, int]
+
+    def place(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Add `_server` (its number) and `_pos` (order of that server's records)."""
+        key = pl.concat_str(pl.col("source"), pl.lit("\0"), pl.col("stream").fill_null(""))
+        server = key.replace_strict(self.of, default=0, return_dtype=pl.Int32)
+        offset = pl.col("source").replace_strict(self.offsets, default=0, return_dtype=pl.Int64)
+        in_file = offset + pl.col("line_no")
+        if not self.by_time:
+            return table.with_columns(_server=server, _pos=in_file)
+        stamp = pl.col("time").forward_fill().backward_fill().over("source")
+        clock = stamp.dt.epoch("ms").fill_null(0)
+        return table.with_columns(_server=server).with_columns(
+            _pos=pl.when(pl.col("_server").is_in(list(self.by_time)))
+            .then(clock)
+            .otherwise(in_file)
+        )
+
+
+def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
+    """Return the servers that wrote these records.
+
+    Args:
+        frames: records of all sources (of statistics lines, one per writer and rank is enough).
+        rotated: source name -> name of the rotated set that it is a part of.
+    """
+    writers = pl.concat(
+        [getattr(frames, name).select(_WRITER) for name in ("batch", "event", "startup")]
+    ).unique(maintain_order=True)
+    decode = (
+        frames.batch.lazy()
+        .group_by(*_WRITER, *_RANKS)
+        .agg(pl.col("time").min().alias("lo"), pl.col("time").max().alias("hi"))
+        .collect()
+    )
+    ranks: dict[str, set[tuple[Any, ...]]] = {}
+    span: dict[str, tuple[Any, Any]] = {}
+    for row in decode.iter_rows(named=True):
+        writer = _writer(row["source"], row["stream"])
+        ranks.setdefault(writer, set()).add(tuple(row[r] for r in _RANKS))
+        lo, hi = span.get(writer, (row["lo"], row["hi"]))
+        span[writer] = (
+            min((t for t in (lo, row["lo"]) if t is not None), default=None),
+            max((t for t in (hi, row["hi"]) if t is not None), default=None),
+        )
+    of: dict[str, int] = {}
+    members: dict[int, list[str]] = {}
+    known = [_writer(*row) for row in writers.iter_rows()]
+    speakers = [w for w in known if w in ranks]
+    for writer in speakers:
+        found = None
+        if len(speakers) <= _MAX_WRITERS:
+            found = next(
+                (
+                    server
+                    for server, others in members.items()
+                    if all(_one_server(writer, other, ranks, span, rotated) for other in others)
+                ),
+                None,
+            )
+        server = found if found is not None else len(members) + 1
+        of[writer] = server
+        members.setdefault(server, []).append(writer)
+    for writer in known:
+        if writer not in of:
+            of[writer] = _server_of_silent(writer, of, members)
+            members.setdefault(of[writer], []).append(writer)
+    by_time = frozenset(
+        server
+        for server, writers_ in members.items()
+        if len({w.split("\0")[0] for w in writers_}) > 1
+        and len({rotated.get(w.split("\0")[0], w) for w in writers_}) > 1
+    )
+    return Servers(of, by_time, _offsets(frames, rotated))
+
+
+def _writer(source: str, stream: str | None) -> str:
+    return f"{source}\0{stream or ''}"
+
+
+def _one_server(
+    a: str,
+    b: str,
+    ranks: Mapping[str, set[tuple[Any, ...]]],
+    span: Mapping[str, tuple[Any, Any]],
+    rotated: Mapping[str, str],
+) -> bool:
+    """Whether two writers of decode or prefill lines are one server."""
+    source_a, source_b = a.split("\0")[0], b.split("\0")[0]
+    group_a, group_b = rotated.get(source_a), rotated.get(source_b)
+    if group_a is not None and group_a == group_b:
+        return a.split("\0")[1] == b.split("\0")[1] or not ranks[a] & ranks[b]
+    if ranks[a] & ranks[b]:
+        return False
+    shapes = {tuple(r is not None for r in t) for w in (a, b) for t in ranks[w]}
+    if len(shapes) > 1:
+        return False
+    (lo_a, hi_a), (lo_b, hi_b) = span[a], span[b]
+    return None not in (lo_a, hi_a, lo_b, hi_b) and lo_a <= hi_b and lo_b <= hi_a
+
+
+def _server_of_silent(writer: str, of: Mapping[str, int], members: Mapping[int, list[str]]) -> int:
+    """Return the server of a writer without statistics: the main process of the only server near.
+
+    Where its file holds several servers nobody can tell whose it is, so it stands alone.
+    """
+    source = writer.split("\0")[0]
+    near = {server for other, server in of.items() if other.split("\0")[0] == source}
+    if len(near) == 1:
+        return near.pop()
+    return max(members, default=0) + 1
+
+
+def _offsets(frames: Frames, rotated: Mapping[str, str]) -> dict[str, int]:
+    """Return what to add to line numbers so that a rotated set counts through."""
+    last = (
+        pl.concat(
+            [getattr(frames, name).select("source", "line_no") for name in schema.FRAMES],
+        )
+        .group_by("source", maintain_order=True)
+        .agg(pl.col("line_no").max())
+    )
+    offsets: dict[str, int] = {}
+    reached: dict[str, int] = {}
+    for source, lines in last.iter_rows():
+        group = rotated.get(source)
+        if group is not None:
+            offsets[source] = reached.get(group, 0)
+            reached[group] = offsets[source] + lines
+    return offsets

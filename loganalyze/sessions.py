@@ -1,0 +1,218 @@
+"""Split a log into sessions: one per life of a server process.
+
+Pool size, running cap and flags belong to a session, not to a file: a restart may change
+them all. Each server's records (servers.py) are cut where it started again.
+
+Why (2026-11): a line-by-line rule ("every server_args= is a restart") fails on offline
+engines, which print it twice, and on excerpts cut by grep, which lost it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from loganalyze import config, derive, duplicates, releases, schema, servers
+from loganalyze.model import ServerConfig, Session, SessionData
+from loganalyze.servers import Servers
+
+if TYPE_CHECKING:
+    from loganalyze.frames import Frames
+
+#: Records with which a server process starts; the first of a run of them begins a session.
+START_KINDS = ("server_args", "weight_load_begin", "capacity")
+_CRASH_KINDS = ("exception", "sigquit", "watchdog_timeout", "subprocess_crashed", "oom")
+_STOP_KINDS = ("sigterm", "graceful_exit")
+
+#: A stamp this far behind the line before it is another run, not jitter between ranks ...
+_BACKWARD_S = 120
+#: ... unless it is the end of daylight-saving time.
+_DST_S = (3_540, 3_660)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where sessions begin. `starts` has one row per session: `_server`, `_pos`, `session`."""
+
+    servers: Servers
+    starts: pl.DataFrame
+
+    def assign(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of any frame with their session, `_server` and `_pos`."""
+        placed = self.servers.place(table.drop("session")).with_row_index("_row")
+        return (
+            placed.sort("_pos", maintain_order=True)
+            .join_asof(self.starts, on="_pos", by="_server", check_sortedness=False)
+            .sort("_row")
+            .drop("_row")
+        )
+
+
+def plan(frames: Frames, rotated: Mapping[str, str] | None = None) -> Plan:
+    """Find the sessions of a run.
+
+    Args:
+        frames: all start-up records, and of the others at least one between any two of them.
+        rotated: source name -> name of the rotated set that it is a part of.
+
+    Returns:
+        Sessions with ids from 1, server by server, in the order in which they began.
+    """
+    found = servers.find(frames, rotated or {})
+    tables = {name: found.place(getattr(frames, name)) for name in ("batch", "event", "startup")}
+    numbers = pl.concat([t["_server"] for t in tables.values()]).unique().sort().to_list()
+    starts = [
+        (number, pos)
+        for number in numbers
+        for pos in _starts({n: t.filter(pl.col("_server") == number) for n, t in tables.items()})
+    ]
+    return Plan(
+        found,
+        pl.DataFrame(
+            {
+                "_server": [number for number, _ in starts],
+                "_pos": [pos for _, pos in starts],
+                "session": list(range(1, len(starts) + 1)),
+            },
+            schema={"_server": pl.Int32, "_pos": pl.Int64, "session": pl.Int32},
+        ).sort("_pos"),
+    )
+
+
+def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[SessionData]:
+    """Return one SessionData per server process life, in the order of their ids.
+
+    Args:
+        frames: all records of all sources, each frame in (source, line) order, sources in
+            the order given.
+        rotated: as in `plan`.
+
+    Returns:
+        Sessions with ids from 1. `session.capacity` is still empty.
+    """
+    found = plan(frames, rotated)
+    tables = {name: found.assign(getattr(frames, name)) for name in schema.FRAMES}
+    starts = found.starts.sort("session")
+    restarted = starts.select(
+        (pl.col("_server") == pl.col("_server").shift(-1)).fill_null(False).alias("restarted")
+    )
+    return [
+        _session(
+            id_,
+            {name: table.filter(pl.col("session") == id_) for name, table in tables.items()},
+            restarted=again,
+        )
+        for id_, again in zip(starts["session"], restarted["restarted"], strict=True)
+    ]
+
+
+# -- where a server started again ---------------------------------------------------------
+
+
+def _starts(part: Mapping[str, pl.DataFrame]) -> list[int]:
+    """Return the positions at which a session begins; the first is the first record's."""
+    positions = [t["_pos"].min() for t in part.values() if t.height]
+    starts = [min(int(p) for p in positions if isinstance(p, int))]
+    work = part["batch"]["_pos"].sort()
+    begun = part["startup"].filter(pl.col("kind").is_in(START_KINDS))["_pos"].to_list()
+    jumps = _backward_jumps(part["batch"])
+    for pos, jumped in sorted([(p, False) for p in begun] + [(p, True) for p in jumps]):
+        worked = work.search_sorted(pos) > work.search_sorted(starts[-1])
+        if worked and (not jumped or pos > starts[-1]):
+            starts.append(pos)
+    return starts
+
+
+def _backward_jumps(batch: pl.DataFrame) -> list[int]:
+    """Return the positions of lines stamped well before the line above: another run begins."""
+    if batch["time"].null_count() == batch.height:
+        return []
+    back = -pl.col("time").diff().dt.total_seconds().over("source")
+    jump = (back > _BACKWARD_S) & ~back.is_between(*_DST_S)
+    return batch.filter(jump)["_pos"].to_list()
+
+
+# -- one session --------------------------------------------------------------------------
+
+
+def _session(id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool) -> SessionData:
+    batch = derive.add_columns(duplicates.mark(cut["batch"], schema.BATCH))
+    event = duplicates.mark(cut["event"], schema.EVENT)
+    startup = cut["startup"]
+    settings = config.read(startup)
+    records = pl.concat([t.select("source", "line_no") for t in cut.values()])
+    where = batch if batch.height else records
+    lines = records.group_by("source").agg(
+        pl.col("line_no").min().alias("first"), pl.col("line_no").max().alias("last")
+    )
+    first, last = where["source"][0], where["source"][-1]
+    start, end = derive.time_span(*cut.values())
+    session = Session(
+        id=id_,
+        source=first,
+        start=start,
+        end=end,
+        first_line=lines.filter(pl.col("source") == first)["first"][0],
+        last_line=lines.filter(pl.col("source") == last)["last"][0],
+        ended_by=_ended_by(event, batch, restarted=restarted),
+        role=_role(batch, settings),
+        release_range=_release_range(batch, event),
+        config=settings,
+    )
+    return SessionData(
+        session=session,
+        batch=schema.conform(batch, schema.BATCH),
+        event=schema.conform(event, schema.EVENT),
+        startup=schema.conform(startup, schema.STARTUP),
+        request=schema.conform(cut["request"], schema.REQUEST),
+    )
+
+
+def _ended_by(
+    event: pl.DataFrame, batch: pl.DataFrame, *, restarted: bool
+) -> Literal["stop", "crash", "end_of_log"]:
+    """Return how the session ended.
+
+    An orderly stop prints SIGTERM; a process that was followed by another without it died.
+    """
+    last_work = batch["_pos"].max() if batch.height else -1
+    kinds = event.filter(pl.col("_pos") >= last_work)["kind"].to_list()
+    kinds += [k for k in event["kind"].to_list() if k in ("sigquit", "sigterm")]
+    if any(k in _CRASH_KINDS for k in kinds):
+        return "crash"
+    if any(k in _STOP_KINDS for k in kinds):
+        return "stop"
+    return "crash" if restarted else "end_of_log"
+
+
+def _role(batch: pl.DataFrame, settings: ServerConfig) -> Literal["unified", "prefill", "decode"]:
+    """Return the disaggregation role: from the arguments, else from the fields printed."""
+    mode = settings.arg("disaggregation_mode")
+    if mode == "prefill":
+        return "prefill"
+    if mode == "decode":
+        return "decode"
+
+    def printed(phase: str, *columns: str) -> bool:
+        rows = batch.filter(pl.col("phase") == phase)
+        return any(rows[c].null_count() < rows.height for c in columns)
+
+    if printed("decode", "pre_allocated_usage", "transfer_req", "prealloc_req"):
+        return "decode"
+    if printed(
+        "prefill", "unbootstrapped_req", "bootstrap_req", "inflight_req", "transferring_req"
+    ):
+        return "prefill"
+    return "unified"
+
+
+def _release_range(batch: pl.DataFrame, event: pl.DataFrame) -> tuple[str, str] | None:
+    """Return the releases that every line of the session could come from."""
+    grammar = pl.concat([t.select("release_lo", "release_hi") for t in (batch, event)])
+    lo, hi = grammar["release_lo"].max(), grammar["release_hi"].min()
+    if lo is None or hi is None:
+        return None
+    return releases.RELEASES[int(lo)], releases.RELEASES[int(hi)]  # type: ignore[arg-type]

@@ -1,0 +1,441 @@
+"""What every rule reads: each DP rank's lines, and one time grid.
+
+A rule that worked on raw lines would weigh a second with ten lines ten times as much as one
+with a single line, and would bridge silences. So the lines of each rank are laid once on a
+grid of one-second cells (wider for very long sessions: all ranks together have at most
+`MAX_CELLS`). A state is held from line to line and is null inside a gap; counts are sums;
+what a decode line says about the time since the line before it (throughput, prefill duty,
+step residual) fills the cells back to that line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from loganalyze import timeline
+from loganalyze.capacity import pool, steps
+from loganalyze.model import Capacity, Session, SessionData, StepModel
+from loganalyze.timeline import Clock, Gap, Timeline, as_float, retractions
+
+#: Cells of all ranks of one session together: bounds memory (55 hours of one rank at 1 s).
+MAX_CELLS = 200_000
+
+#: SGLang's admission estimate (new_token_ratio): start, floor, decay, and the clip of max_new.
+RATIO_INIT = 0.7
+RATIO_FLOOR = 0.14
+RATIO_DECAY_STEPS = 600
+CLIP_TOKENS = 4096
+
+#: Margin of the admission need test: the need is an estimate.
+NEED_MARGIN = 1.35
+
+#: A decode-less stretch this long, with prefill lines at least this often per second, is
+#: prefill work that the decode lines around it cannot show.
+_STRETCH_S = 8.0
+_STRETCH_PREFILLS_PER_S = 0.15
+_STRETCH_DUTY = 0.8
+
+
+#: A column of the grid, an expression over it, or a series of its height.
+Values = str | pl.Expr | pl.Series
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One DP rank of a session: its timeline, what the models add, and its grid.
+
+    Attributes:
+        timeline: see timeline.py; `lines` here has more columns.
+        kv_tokens: pool size, printed or inferred; None if neither.
+        cap: running cap of the start-up line; None if not printed.
+        model: fitted step model; None if it could not be fitted.
+        step_s: width of a cell in seconds.
+        lines: `timeline.lines` plus `ratio` (`_with_ratio`) and the columns of `_with_model`.
+        grid: one row per cell; see `_grid`.
+    """
+
+    timeline: Timeline
+    kv_tokens: int | None
+    cap: int | None
+    model: StepModel | None
+    step_s: float
+    lines: pl.DataFrame
+    grid: pl.DataFrame
+
+    @property
+    def label(self) -> str | None:
+        """Rank words as printed."""
+        return self.timeline.label
+
+    @property
+    def clock(self) -> Clock:
+        """What times count."""
+        return self.timeline.clock
+
+    @property
+    def gaps(self) -> Sequence[Gap]:
+        """Silences."""
+        return self.timeline.gaps
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the rank's first line to its last."""
+        return self.timeline.span_s
+
+    def cells(self, seconds: float) -> int:
+        """Return a length in cells, at least one."""
+        return max(1, round(seconds / self.step_s))
+
+    def select(self, expr: pl.Expr) -> pl.Series:
+        """Evaluate an expression over the grid."""
+        return self.grid.select(expr.alias("x"))["x"]
+
+    def mean(self, value: Values, seconds: float) -> pl.Series:
+        """Return the mean over the window centred on each cell; null cells do not count."""
+        return self._floats(value).rolling_mean(self.cells(seconds), min_samples=1, center=True)
+
+    def past_max(self, value: Values, seconds: float) -> pl.Series:
+        """Return the maximum over the window that ends with each cell."""
+        return self._floats(value).rolling_max(self.cells(seconds), min_samples=1)
+
+    def past_sum(self, value: Values, seconds: float) -> pl.Series:
+        """Return the sum over the window that ends with each cell; null counts as 0."""
+        return self._floats(value).fill_null(0).rolling_sum(self.cells(seconds), min_samples=1)
+
+    def holds(self, condition: Values, share: float, seconds: float) -> pl.Series:
+        """Return where a condition holds for at least `share` of the window around the cell.
+
+        Cells in a gap are false and do not count; a null condition does not hold.
+        """
+        live = self.select(~pl.col("gap"))
+        held = self._floats(condition).fill_null(0) > 0
+        size = self.cells(seconds)
+        held_sum = (held & live).cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
+        live_sum = live.cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
+        return (held_sum >= share * live_sum - 1e-9) & (held_sum > 0) & live
+
+    def _floats(self, value: Values) -> pl.Series:
+        if isinstance(value, str):
+            return self.grid[value].cast(pl.Float64)
+        series = self.select(value) if isinstance(value, pl.Expr) else value
+        return series.cast(pl.Float64)
+
+
+@dataclass(frozen=True)
+class Signals:
+    """The signals of one session."""
+
+    data: SessionData
+    ranks: tuple[Rank, ...]
+    capacity: Capacity
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+        return self.data.session
+
+    @cached_property
+    def span_s(self) -> float:
+        """Seconds from the first to the last statistics line of any rank."""
+        return max((rank.span_s for rank in self.ranks), default=0.0)
+
+    @cached_property
+    def n_lines(self) -> int:
+        """Printed statistics lines, duplicates left out."""
+        return sum(int(rank.lines["lines"].sum()) for rank in self.ranks)
+
+
+def build(data: SessionData) -> Signals:
+    """Compute the signals of a session."""
+    measured = data.session.capacity
+    capacity = pool.measure(data) if measured == Capacity() else measured
+    found = timeline.build(data)
+    longest = max((float(one.lines["t"][-1]) for one in found), default=0.0)
+    step_s = float(max(1, math.ceil(longest * len(found) / MAX_CELLS)))
+    busy = steps.prefill_times(found)
+    ranks = tuple(_rank(data, one, step_s, capacity, busy) for one in found)
+    return Signals(data, ranks, capacity)
+
+
+def _rank(
+    data: SessionData, one: Timeline, step_s: float, capacity: Capacity, busy: pl.Series | None
+) -> Rank:
+    model = steps.fit_timeline(one, busy, capacity.bytes_per_token)
+    lines = _with_ratio(one.lines, data, one)
+    lines = _with_model(lines, model, one.interval)
+    return Rank(
+        timeline=one,
+        kv_tokens=capacity.kv_tokens,
+        cap=data.session.config.max_running_req,
+        model=model,
+        step_s=step_s,
+        lines=lines,
+        grid=_grid(lines, data, one, step_s, capacity.kv_tokens),
+    )
+
+
+# -- columns of lines ---------------------------------------------------------------------
+
+
+def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.DataFrame:
+    """Add `ratio`, the reconstructed new_token_ratio after each line.
+
+    It starts at min(0.7 c, 1) when the server starts and after every idle moment, falls
+    linearly to 0.14 of that over 600 decode steps, and a retraction prints its new value.
+    A log that begins in mid-life starts at the floor.
+
+    Source:
+        SGLang scheduler; c is schedule_conservativeness as printed (after DP attention's x0.3).
+    """
+    printed = data.session.config.arg("schedule_conservativeness")
+    c = float(printed) if isinstance(printed, int | float) else 1.0
+    init = min(RATIO_INIT * c, 1.0)
+    floor = init * RATIO_FLOOR
+    decay = (init - floor) / RATIO_DECAY_STEPS
+    # A prefill line without running requests, when nothing waited before: the server was idle.
+    emptied = (
+        pl.col("prefill")
+        & (pl.col("running_req") == 0)
+        & (pl.col("queue_req").shift(1).fill_null(0) == 0)
+        & ~pl.col("continued")
+    )
+    idle = pl.col("row").is_in([gap.before + 1 for gap in one.gaps if gap.idle])
+    points = lines.select(
+        "source",
+        "line_no",
+        "row",
+        at=pl.when("decode").then("lines").otherwise(0).cum_sum().cast(pl.Int64) * one.interval,
+        value=pl.when((idle | emptied).fill_null(False))
+        .then(init)
+        .when(pl.col("row") == 0)
+        .then(init if data.startup.height else floor),
+    )
+    lost = retractions(data, one.dp_rank)
+    if lost.height:
+        lost = lost.sort("line_no").join_asof(
+            points.select("source", "line_no", "row", "at").sort("line_no"),
+            on="line_no",
+            by="source",
+            check_sortedness=False,
+        )
+        extra = lost.select(
+            "source",
+            "line_no",
+            pl.col("row").fill_null(-1),
+            pl.col("at").fill_null(0),
+            value="new_token_ratio",
+        )
+        points = pl.concat([points.with_columns(line=True), extra.with_columns(line=False)]).sort(
+            "row", "line_no", maintain_order=True
+        )
+    else:
+        points = points.with_columns(line=True)
+    value = pl.col("value")
+    ratio = (
+        points.with_columns(
+            since=pl.when(value.is_not_null()).then("at").forward_fill().fill_null(0),
+            value=value.forward_fill().fill_null(floor),
+        )
+        .filter("line")
+        .select(ratio=pl.max_horizontal(value - decay * (pl.col("at") - pl.col("since")), floor))
+    )
+    return lines.with_columns(ratio["ratio"])
+
+
+def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> pl.DataFrame:
+    """Add what the step model says of each decode interval.
+
+    Columns: `model_step_s` (modelled seconds of a decode step at this R and T), `residual`
+    (log of measured over modelled time), `clean` (an interval fit for comparison),
+    `attention` (share of the step that reads KV), `duty` (share of the interval spent on
+    prefill).
+    """
+    if model is None:
+        null = pl.lit(None, pl.Float64)
+        lines = lines.with_columns(model_step_s=null, residual=null, attention=null, duty=null)
+    else:
+        step = (
+            model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
+        )
+        prefill = model.p0_s * pl.col("n_prefill") + model.p1_s * pl.col("d_new_token")
+        lines = lines.with_columns(model_step_s=step, prefill_s=prefill).with_columns(
+            residual=pl.when(pl.col("dt_s") > 0).then(
+                (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + pl.col("prefill_s"))).log()
+            ),
+            attention=model.b_s * pl.col("t_mean") / pl.col("model_step_s"),
+            duty=pl.when(pl.col("n_prefill") == 0)
+            .then(0.0)
+            .when(pl.lit(model.p0_s + model.p1_s > 0))
+            .then(pl.col("prefill_s") / pl.col("dt_s"))
+            .otherwise(
+                1 - n_steps * pl.col("lines") * pl.col("model_step_s") / pl.col("stamp_dt_s")
+            )
+            .clip(0.0, 1.0),
+        )
+    usual = lines["stamp_dt_s"].median()
+    stretch = max(_STRETCH_S, 3 * as_float(usual, 0.0))
+    pure = (
+        (pl.col("stamp_dt_s") >= stretch)
+        & (pl.col("n_prefill") > _STRETCH_PREFILLS_PER_S * pl.col("stamp_dt_s"))
+        & ~pl.col("after_gap")
+    )
+    return lines.with_columns(
+        duty=pl.when(pure)
+        .then(pl.max_horizontal(pl.col("duty").fill_null(0.0), _STRETCH_DUTY))
+        .otherwise("duty")
+    )
+
+
+# -- the grid -----------------------------------------------------------------------------
+
+#: States, held from line to line: grid column -> expression over lines.
+_STATES: dict[str, pl.Expr] = {
+    "usage": pl.col("kv_usage"),
+    "full_usage": pl.coalesce("full_token_usage", "token_usage", "gpu_token_usage"),
+    "swa_usage": pl.col("swa_token_usage"),
+    "mamba_usage": pl.col("mamba_usage"),
+    "prealloc_usage": pl.col("pre_allocated_usage"),
+    "queue": pl.col("queue_req"),
+    "queued": pl.col("queue_req") > 0,
+    "running": pl.col("running"),
+    "token": pl.coalesce("token", "full_token", "gpu_token"),
+    "own_token": pl.col("own_token"),
+    "ratio": pl.col("ratio"),
+    "graph_off": pl.when("decode").then(~pl.col("cuda_graph")),
+    "accept": pl.col("accept_len"),
+    "prealloc": pl.col("prealloc_req"),
+    "transfer": pl.coalesce("transfer_req", "inflight_req", "transferring_req"),
+    "bootstrap": pl.coalesce("bootstrap_req", "unbootstrapped_req"),
+    "pending": pl.col("pending_token"),
+}
+
+#: What a decode line says about the time back to the decode line before it.
+_INTERVALS: dict[str, pl.Expr] = {
+    "rate": pl.col("gen_throughput"),
+    "duty": pl.col("duty"),
+    "residual": pl.col("residual"),
+    "attention": pl.col("attention"),
+    "model_step_s": pl.col("model_step_s"),
+}
+
+#: Sums over a cell.
+_COUNTS: dict[str, pl.Expr] = {
+    "n_lines": pl.col("lines").sum(),
+    "n_decode": pl.col("lines").filter(pl.col("decode")).sum(),
+    "n_prefill": pl.col("lines").filter(pl.col("prefill")).sum(),
+    "new_seq": pl.col("new_seq").sum(),
+    "new_token": pl.col("new_token").sum(),
+    "cached_token": pl.col("cached_token").sum(),
+    "decoded": pl.col("d_tokens").sum(),
+    "completed": pl.col("completed").sum(),
+}
+
+
+def _grid(
+    lines: pl.DataFrame,
+    data: SessionData,
+    one: Timeline,
+    step_s: float,
+    kv_tokens: int | None,
+) -> pl.DataFrame:
+    """Lay the lines of a rank on its grid.
+
+    Columns: `cell`; `t` (left edge, s); `gap`, `idle` (flags); the states of `_STATES`
+    (`usage` is the fullest pool, `queued` the share of the cell with a queue, `running` and
+    `token` as in timeline.py); `_INTERVALS`; `_COUNTS` (0 where no line fell); `retracted`
+    (requests); `free` (KV tokens), `need` (tokens that admission asks for, an upper bound
+    where max_new_tokens is unknown) and `starved` (free <= 1.35 need).
+    """
+    cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
+    printed = lines.group_by(cell.alias("cell"), maintain_order=True).agg(
+        *(expr.cast(pl.Float64).mean().alias(name) for name, expr in _STATES.items()),
+        *(expr.filter(pl.col("decode")).mean().alias(name) for name, expr in _INTERVALS.items()),
+        *(expr.cast(pl.Float64).alias(name) for name, expr in _COUNTS.items()),
+    )
+    height = int(printed["cell"][-1]) + 1 if printed.height else 0
+    silent, idle = _gap_masks(one.gaps, step_s, height)
+    first = int(printed["cell"][0]) if printed.height else 0
+    started = lines.filter(pl.col("new_seq") > 0)
+    ext = as_float(started["new_token"].sum(), 0.0) / max(
+        1.0, as_float(started["new_seq"].sum(), 0.0)
+    )
+    return (
+        pl.DataFrame({"cell": pl.int_range(height, eager=True)})
+        .join(printed, on="cell", how="left", maintain_order="left")
+        .join(
+            _lost_by_cell(data, lines, one, step_s), on="cell", how="left", maintain_order="left"
+        )
+        .with_columns(
+            pl.col(*_STATES).forward_fill(),
+            pl.col(*_INTERVALS).backward_fill(),
+            pl.col(*_COUNTS, "retracted").fill_null(0),
+            t=pl.col("cell") * step_s,
+            gap=silent | (pl.int_range(pl.len()) < first),
+            idle=idle,
+        )
+        .with_columns(
+            pl.when(~pl.col("gap")).then(pl.col(name)).alias(name)
+            for name in (*_STATES, *_INTERVALS)
+        )
+        .with_columns(
+            free=pl.lit(kv_tokens, pl.Float64) * (1 - pl.col("usage")),
+            need=pl.col("running") * CLIP_TOKENS * pl.col("ratio") + CLIP_TOKENS + ext,
+        )
+        .with_columns(
+            starved=pl.col("free") <= NEED_MARGIN * pl.col("need"),
+            duty=pl.when(pl.col("duty").is_null() & _only_prefill(step_s))
+            .then(_STRETCH_DUTY)
+            .otherwise("duty"),
+        )
+    )
+
+
+def _only_prefill(step_s: float) -> pl.Expr:
+    """Whether prefill batches follow each other with a queue and no decode line closes them."""
+    size = max(1, round(15 / step_s))
+    rate = pl.col("n_prefill").rolling_sum(size, min_samples=1, center=True) / (size * step_s)
+    return (rate > _STRETCH_PREFILLS_PER_S) & (pl.col("queued") > 0) & ~pl.col("gap")
+
+
+def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Series, pl.Series]:
+    """Return where the grid lies in a gap, and where in an idle one."""
+    edges = [(int(g.start_s / step_s) + 1, int(g.end_s / step_s), g.idle) for g in gaps]
+    edges = [(first, end, idle) for first, end, idle in edges if end > first]
+    steps = pl.DataFrame(
+        {
+            "cell": [e[0] for e in edges] + [e[1] for e in edges],
+            "silent": [1] * len(edges) + [-1] * len(edges),
+            "idle": [int(e[2]) for e in edges] + [-int(e[2]) for e in edges],
+        },
+        schema={"cell": pl.Int64, "silent": pl.Int64, "idle": pl.Int64},
+    )
+    masks = (
+        pl.DataFrame({"cell": pl.int_range(height, eager=True)})
+        .join(steps.group_by("cell").sum(), on="cell", how="left", maintain_order="left")
+        .select(pl.col("silent", "idle").fill_null(0).cum_sum() > 0)
+    )
+    return masks["silent"], masks["idle"]
+
+
+def _lost_by_cell(
+    data: SessionData, lines: pl.DataFrame, one: Timeline, step_s: float
+) -> pl.DataFrame:
+    """Return {cell, retracted}: requests retracted, at the time of the line before."""
+    lost = retractions(data, one.dp_rank)
+    if not lost.height:
+        return pl.DataFrame(schema={"cell": pl.Int64, "retracted": pl.Float64})
+    at = lost.sort("line_no").join_asof(
+        lines.select("source", "line_no", "t").sort("line_no"),
+        on="line_no",
+        by="source",
+        check_sortedness=False,
+    )
+    cell = (pl.col("t").fill_null(float(lines["t"][0])) / step_s).floor().cast(pl.Int64)
+    return at.group_by(cell.alias("cell")).agg(
+        retracted=pl.col("num_retracted_reqs").fill_null(1).sum().cast(pl.Float64)
+    )

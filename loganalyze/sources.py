@@ -1,0 +1,1027 @@
+"""Where logs come from: files, archives, standard input; as blocks of whole lines.
+
+A source is read once, front to back, in bounded memory. What it is (gzip, UTF-16, a member
+of a tar archive) is told by its content, never by its name.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import functools
+import hashlib
+import io
+import lzma
+import os
+import re
+import stat
+import struct
+import sys
+import tarfile
+import tempfile
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePath
+from typing import IO, NamedTuple, cast
+
+from loganalyze.errors import InputError
+from loganalyze.model import LogSource
+
+try:
+    from stringzilla import Str as Str
+except ImportError:  # no wheel for this machine: bytes has the same methods, slower
+    Str = None
+
+#: Bytes searched at once: they stay in the second-level cache over all searches.
+BLOCK = 1 << 18
+#: A longer line keeps its first and last bytes only. No statistics line is over 4 KiB; the
+#: server arguments are 20 kB; a prompt may be 1 GB.
+MAX_LINE = 1 << 20
+KEEP_HEAD, KEEP_TAIL = 1 << 13, 1 << 12
+#: An archive that grows by more than this factor, and past this size, is refused.
+MAX_RATIO, MAX_RATIO_FROM = 2000, 1 << 30
+
+
+class Block(NamedTuple):
+    """Whole lines of a log.
+
+    Attributes:
+        data: their bytes, without NUL; the last line may lack its newline at the end.
+        first_line: number of the first line, from 1.
+        n_lines: number of lines.
+        n_read: bytes of the input that were read for this block, as stored.
+    """
+
+    data: bytes
+    first_line: int
+    n_lines: int
+    n_read: int
+
+
+_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"BZh", "bzip2"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),
+)
+_BINARY = (
+    (b"\x7fELF", "a program"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"%PDF", "a PDF"),
+    (b"PAR1", "a Parquet file"),
+    (b"SQLite format 3", "a SQLite database"),
+    (b"ARROW1", "an Arrow file"),
+    (b"LPKSHHRH", "a systemd journal; export it with `journalctl -o short-iso`"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
+    (b"Rar!", "a RAR archive; unpack it first"),
+)
+_DAMAGE = (
+    EOFError,
+    OSError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+def _codec_of(head: bytes) -> str | None:
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
+            return name
+    if head[257:262] == b"ustar":
+        return "tar"
+    return None
+
+
+def _encoding_of(head: bytes) -> str | None:
+    """Tell UTF-16 and UTF-32 by their mark or by their NUL bytes; None for all else."""
+    if head.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        return "utf-32"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    sample = head[: len(head) & ~1]
+    if len(sample) >= 4:
+        even, odd = sample[::2].count(0), sample[1::2].count(0)
+        half = len(sample) // 2
+        if odd > 0.7 * half and even < 0.1 * half:
+            return "utf-16-le"
+        if even > 0.7 * half and odd < 0.1 * half:
+            return "utf-16-be"
+    return None
+
+
+def _open_codec(raw: IO[bytes], codec: str) -> IO[bytes]:
+    """Return a stream of what `raw` holds under `codec`; damage raises one of `_DAMAGE`."""
+    if codec == "gzip":
+        return cast("IO[bytes]", _Gzip(raw))
+    if codec == "zstd":
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        return cast("IO[bytes]", _Translated(zstd.ZstdFile(raw, "rb"), zstd.ZstdError))
+    if codec == "xz":
+        return cast("IO[bytes]", lzma.LZMAFile(raw, "rb"))
+    if codec == "bzip2":
+        return cast("IO[bytes]", bz2.BZ2File(raw, "rb"))
+    import lz4.frame
+
+    return cast("IO[bytes]", lz4.frame.LZ4FrameFile(raw, "rb"))
+
+
+class _Translated(io.RawIOBase):
+    """A stream whose own kind of error is raised as one of the known kinds."""
+
+    def __init__(self, raw: object, error: type[Exception]) -> None:
+        self._raw, self._error = cast("io.RawIOBase", raw), error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            return self._raw.readinto(buffer) or 0
+        except self._error as error:
+            raise EOFError(str(error)) from None
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Gzip(io.RawIOBase):
+    """The members of a gzip file, one after the other.
+
+    Python's and isal's own readers give nothing of a read in which they meet damage, or bytes
+    behind the last member; this one gives what stands before it, and then raises.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            from isal.igzip_lib import error
+            from isal.isal_zlib import decompressobj
+        except ImportError:  # no wheel for this machine
+            from zlib import decompressobj, error  # type: ignore[assignment]
+        self._raw = raw
+        self._packed = b""
+        self._new, self._error = decompressobj, cast("type[Exception]", error)
+        self._member = self._new(wbits=31)
+        self._fresh = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while True:
+            if not self._packed:
+                self._packed = self._raw.read(1 << 17)
+                if not self._packed and self._fresh:
+                    return 0
+                if not self._packed:
+                    raise EOFError("the last member has no end")
+            if self._fresh:
+                self._packed = self._packed.lstrip(b"\0")  # members may be padded
+                if not self._packed:
+                    continue
+                self._fresh = False
+            try:
+                data = self._member.decompress(self._packed, len(buffer))
+            except self._error as error:
+                raise EOFError(str(error)) from None
+            self._packed = self._member.unconsumed_tail
+            if self._member.eof:
+                self._packed = self._member.unused_data
+                self._member, self._fresh = self._new(wbits=31), True
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Counted(io.RawIOBase):
+    """Counts the bytes that are read from a stream."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._raw.seekable()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
+        self.count += n
+        return n
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Lenient(io.RawIOBase):
+    """Reads a compressed stream up to its damage, and says where that is."""
+
+    def __init__(self, raw: IO[bytes], counted: _Counted, note: Callable[[str], None]) -> None:
+        self._raw, self._counted, self._note = raw, counted, note
+        self._done = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self._ended:
+            return 0
+        try:
+            n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
+        except _DAMAGE as error:
+            self._ended = True
+            self._note(
+                f"damaged or cut off after {self._done:,} bytes of text "
+                f"({str(error).rstrip('.') or type(error).__name__})"
+            )
+            return 0
+        self._done += n
+        if self._done > MAX_RATIO_FROM and self._done > MAX_RATIO * max(self._counted.count, 1):
+            raise InputError(
+                f"expands to more than {MAX_RATIO} times its size",
+                hint="unpack it by hand if it is what it says it is",
+            )
+        return n
+
+    def close(self) -> None:
+        self._raw.close()
+        self._counted.close()
+        super().close()
+
+
+class _Utf8(io.RawIOBase):
+    """Turns UTF-16 or UTF-32 into UTF-8."""
+
+    def __init__(self, raw: IO[bytes], encoding: str) -> None:
+        self._raw = raw
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._left:
+            chunk = self._raw.read(1 << 16)
+            text = self._decoder.decode(chunk, final=not chunk)
+            self._left = text.encode("utf-8", "replace")
+            if not chunk:
+                break
+        n = min(len(buffer), len(self._left))
+        buffer[:n] = self._left[:n]
+        self._left = self._left[n:]
+        return n
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Spool:
+    """A pipe, kept in a file without a name so that it can be read again.
+
+    Args:
+        read: returns the next bytes of the pipe, none at its end.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._fd, path = tempfile.mkstemp(prefix="loganalyze-")
+        os.unlink(path)
+        weakref.finalize(self, os.close, self._fd)
+        self.size = 0
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; reads on where they are not there yet."""
+        if offset < self.size:
+            return os.pread(self._fd, min(size, self.size - offset), offset)
+        chunk = self._read(size)
+        written = 0
+        while written < len(chunk):
+            written += os.pwrite(self._fd, chunk[written:], self.size + written)
+        self.size += len(chunk)
+        return chunk
+
+    def fill(self) -> None:
+        """Read to the end."""
+        while self.read_at(self.size, 1 << 20):
+            pass
+
+    def open(self) -> IO[bytes]:
+        """Return a stream from the start."""
+        return cast("IO[bytes]", _SpoolReader(self))
+
+
+class _SpoolReader(io.RawIOBase):
+    def __init__(self, spool: _Spool) -> None:
+        self._spool = spool
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == 2:
+            self._spool.fill()
+            offset += self._spool.size
+        self._at = offset + (self._at if whence == 1 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        chunk = self._spool.read_at(self._at, len(buffer))
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
+
+
+class _Tar:
+    """The text of a tar archive; read forward where it is compressed."""
+
+    def __init__(self, open_text: Callable[[], io.BufferedReader]) -> None:
+        self._open_text = open_text
+        self._stream: io.BufferedReader | None = None
+        self._at = 0
+        self._close: Callable[[], object] = lambda: None
+
+    def members(self) -> Iterator[tuple[str, int, int]]:
+        """Yield name, place and size of the plain files, up to where the archive is cut off."""
+        with self._open_text() as stream, contextlib.suppress(tarfile.TarError):
+            for info in tarfile.open(fileobj=stream, mode="r|"):  # noqa: SIM115
+                if info.isfile() and info.size:
+                    yield info.name, info.offset_data, info.size
+
+    def member(self, place: int, size: int) -> IO[bytes]:
+        """Return a stream of the member at `place`."""
+        return cast("IO[bytes]", _TarMember(self, place, size))
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """Return up to `size` bytes from `place`; cheap where places rise."""
+        if self._stream is None or place < self._at:
+            self._close()
+            self._stream, self._at = self._open_text(), 0
+            self._close = weakref.finalize(self, self._stream.close)
+        if place > self._at and self._stream.seekable():
+            self._at = self._stream.seek(place)
+        while self._at < place:
+            skipped = self._stream.read(min(place - self._at, 1 << 20))
+            if not skipped:
+                return b""
+            self._at += len(skipped)
+        data = self._stream.read1(size)
+        self._at += len(data)
+        return data
+
+
+class _TarMember(io.RawIOBase):
+    """One member of a tar archive."""
+
+    def __init__(self, tar: _Tar, place: int, size: int) -> None:
+        self._tar, self._place, self._left = tar, place, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size = min(len(buffer), self._left)
+        data = self._tar.read_at(self._place, size) if size else b""
+        if size and not data:
+            raise EOFError("the archive ends inside the member")
+        buffer[: len(data)] = data
+        self._place += len(data)
+        self._left -= len(data)
+        return len(data)
+
+
+class _Zip:
+    """The members of a zip archive; also of one that lacks its table of contents.
+
+    The table stands at the end, so a truncated archive has none; then the headers before
+    the members are followed one after the other.
+    """
+
+    def __init__(self, open_stored: Callable[[], IO[bytes]]) -> None:
+        self._open_stored = open_stored
+
+    def members(self) -> tuple[list[tuple[str, int, Callable[[], IO[bytes]]]], str]:
+        """Return name, size and opener of each file, and what is wrong with the archive.
+
+        Raises:
+            InputError: a member is encrypted.
+        """
+        found: list[tuple[str, int, Callable[[], IO[bytes]]]] = []
+        with self._open_stored() as stored:
+            try:
+                infos = zipfile.ZipFile(stored).infolist()
+            except (zipfile.BadZipFile, OSError):
+                return list(self._walk()), "cut off: its table of contents is missing"
+        for info in infos:
+            if info.flag_bits & 1:
+                raise InputError(f"{info.filename} is encrypted", hint="unpack it first")
+            if not info.is_dir() and info.file_size:
+                found.append((info.filename, info.file_size, self._opener(info)))
+        return found, ""
+
+    def _opener(self, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
+        def opened() -> IO[bytes]:
+            stored = self._open_stored()
+            member = zipfile.ZipFile(stored).open(info)  # noqa: SIM115  `_Closing` does
+            return cast("IO[bytes]", _Closing(member, stored))
+
+        return opened
+
+    def _walk(self) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+        at = 0
+        while True:
+            with self._open_stored() as stored:
+                stored.seek(at)
+                head = stored.read(30)
+                if len(head) < 30 or not head.startswith(b"PK\x03\x04"):
+                    return
+                flags, method = struct.unpack_from("<HH", head, 6)
+                packed, size, n_name, n_extra = struct.unpack_from("<IIHH", head, 18)
+                name = stored.read(n_name).decode("utf-8", "replace")
+            start = at + 30 + n_name + n_extra
+            if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                return
+            yield name, size, functools.partial(self._member, start, packed, method)
+            if flags & 8 or not packed:
+                return  # its size stands behind it: nothing tells where the next one starts
+            at = start + packed
+
+    def _member(self, start: int, packed: int, method: int) -> IO[bytes]:
+        return cast("IO[bytes]", _ZipMember(self._open_stored(), start, packed, method))
+
+
+class _ZipMember(io.RawIOBase):
+    """One member of a zip archive, from its place in the file."""
+
+    def __init__(self, raw: IO[bytes], start: int, packed: int, method: int) -> None:
+        self._raw, self._left = raw, packed or None
+        self._inflate = zlib.decompressobj(-15) if method == zipfile.ZIP_DEFLATED else None
+        self._packed = b""
+        raw.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def _next(self, size: int) -> bytes:
+        data = self._raw.read(size if self._left is None else min(size, self._left))
+        if not data and self._left != 0:
+            raise EOFError("the archive ends inside the member")
+        if self._left is not None:
+            self._left -= len(data)
+        return data
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self._inflate is None:
+            data = self._next(len(buffer)) if self._left else b""
+        else:
+            data = b""
+            while not data and not self._inflate.eof:
+                self._packed = self._packed or self._next(1 << 16)
+                data = self._inflate.decompress(self._packed, len(buffer))
+                self._packed = self._inflate.unconsumed_tail
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Closing(io.RawIOBase):
+    """A stream that closes the file below it, too."""
+
+    def __init__(self, raw: IO[bytes], below: IO[bytes]) -> None:
+        self._raw, self._below = raw, below
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
+        return n
+
+    def close(self) -> None:
+        self._raw.close()
+        self._below.close()
+        super().close()
+
+
+class Source:
+    """One log.
+
+    Attributes:
+        name: as given on the command line; `archive!member` for a member of an archive.
+        group: name of the rotated set it belongs to; its own name where it stands alone.
+        size_bytes: size as stored; None for standard input until it was read.
+        kind: file, gzip, zstd, xz, bzip2, lz4, stdin, tar member, zip member; with ", utf-16"
+            and the like where the text had to be recoded.
+        tz: zone that a wrapper's stamps gave, once it was read.
+        notes: what went wrong while reading, in plain words.
+        lines: number of lines, once it was read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_stored: Callable[[], IO[bytes]],
+        kind: str,
+        size_bytes: int | None,
+        codecs_: tuple[str, ...] = (),
+        encoding: str | None = None,
+    ) -> None:
+        self.name = self.group = name
+        self.size_bytes = size_bytes
+        self.kind = kind
+        self.tz: str | None = None
+        self.notes: list[str] = []
+        self.lines = 0
+        self._open_stored = open_stored
+        self._codecs = codecs_
+        self._encoding = encoding
+        self._index: list[tuple[int, int]] = []
+        self._stored = 0
+        self._sha256: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Source({self.name!r}, {self.kind})"
+
+    def note(self, text: str) -> None:
+        """Remember what went wrong, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _open_text(self, offset: int = 0) -> tuple[io.BufferedReader, _Counted]:
+        counted = _Counted(self._open_stored())
+        stream: IO[bytes] = cast("IO[bytes]", counted)
+        if offset:
+            counted.seek(offset)
+        for codec in self._codecs:
+            packed = io.BufferedReader(cast("io.RawIOBase", stream), 1 << 17)
+            stream = cast("IO[bytes]", _Lenient(_open_codec(packed, codec), counted, self.note))
+        if self.kind.startswith(("tar", "zip")) and not self._codecs:
+            stream = cast("IO[bytes]", _Lenient(stream, counted, self.note))
+        if self._encoding:
+            stream = cast("IO[bytes]", _Utf8(stream, self._encoding))
+        return io.BufferedReader(cast("io.RawIOBase", stream), 1 << 16), counted
+
+    def blocks(self, size: int = BLOCK) -> Iterator[Block]:
+        """Yield the log as blocks of whole lines, in order.
+
+        Args:
+            size: bytes to read at once; a block is longer by the rest of its last line.
+        """
+        self._index = [(1, 0)]
+        first_line, since_index, told = 1, 0, 0
+        stream, counted = self._open_text()
+        with stream:
+            try:
+                for data, n_raw in _whole_lines(stream, size):
+                    n_lines = _count_lines(data)
+                    if since_index >= 1 << 22:
+                        self._index.append((first_line, since_index + self._index[-1][1]))
+                        since_index = 0
+                    yield Block(data, first_line, n_lines, counted.count - told)
+                    told = counted.count
+                    first_line += n_lines
+                    since_index += n_raw
+            except InputError as error:
+                raise InputError(f"{self.name}: {error.message}", hint=error.hint) from None
+            except OSError as error:
+                self.note(f"could not be read to its end ({error.strerror or error})")
+        self.lines = first_line - 1
+        self._stored = counted.count
+        if self.size_bytes is None:
+            self.size_bytes = self._stored
+
+    def describe(self) -> LogSource:
+        """Return what this log is. To be called after it was read."""
+        if self._sha256 is None:
+            digest, left = hashlib.sha256(), self._stored
+            with contextlib.suppress(OSError), self._open_stored() as stored:
+                while left > 0 and (chunk := stored.read(min(left, 1 << 20))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+            self._sha256 = digest.hexdigest()
+        return LogSource(
+            self.name, self.size_bytes or 0, self._sha256, self.kind, self.tz, self.lines
+        )
+
+    def quote(self, line_nos: Iterable[int]) -> dict[int, str]:
+        """Return the text of lines, as they stand in the log, up to 4 KiB of each.
+
+        A line that is no longer there (the log was rotated meanwhile) is left out.
+        """
+        wanted = sorted(set(line_nos))
+        seekable = not self._codecs and self._encoding is None
+        found: dict[int, str] = {}
+        with contextlib.suppress(OSError):
+            while wanted:
+                line_no, offset = 1, 0
+                if seekable and self._index:
+                    line_no, offset = max(e for e in self._index if e[0] <= wanted[0])
+                last = wanted[0] if seekable else wanted[-1]
+                reach = [w for w in wanted if w <= last + 20_000]
+                self._quote_from(offset, line_no, reach, found)
+                wanted = wanted[len(reach) :]
+        return found
+
+    def _quote_from(
+        self, offset: int, line_no: int, wanted: Sequence[int], found: dict[int, str]
+    ) -> None:
+        stream, _ = self._open_text(offset)
+        left = set(wanted)
+        with stream:
+            for data, _ in _whole_lines(stream, BLOCK):
+                n_lines = _count_lines(data)
+                if any(line_no <= w < line_no + n_lines for w in left):
+                    lines = data.split(b"\n")
+                    for w in [w for w in left if w < line_no + n_lines]:
+                        text = lines[w - line_no][: 1 << 12].decode("utf-8", "replace")
+                        found[w] = text.rstrip("\r")
+                        left.discard(w)
+                line_no += n_lines
+                if not left:
+                    return
+
+
+def _count_lines(data: bytes) -> int:
+    newlines: int = Str(data).count(b"\n") if Str is not None else data.count(b"\n")
+    return newlines + (not data.endswith(b"\n") and bool(data))
+
+
+def _whole_lines(stream: io.BufferedReader, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines without NUL bytes, and how many bytes they took in the stream."""
+    while data := stream.read(size):
+        n_raw = len(data)
+        if not data.endswith(b"\n"):
+            more = stream.readline(MAX_LINE)
+            n_raw += len(more)
+            data += more
+            if len(more) == MAX_LINE and not more.endswith(b"\n"):
+                start = data.rfind(b"\n") + 1
+                line = data[start:].translate(None, b"\0")
+                while more and not more.endswith(b"\n"):
+                    more = stream.readline(MAX_LINE)
+                    n_raw += len(more)
+                    line += more.translate(None, b"\0")
+                    if len(line) > MAX_LINE:
+                        line = line[:KEEP_HEAD] + line[-KEEP_TAIL:]
+                data = data[:start] + line
+        if b"\0" in data:
+            data = data.translate(None, b"\0")
+        yield data, n_raw
+
+
+def open_sources(
+    paths: Sequence[str], on_error: Callable[[InputError], None] | None = None
+) -> list[Source]:
+    """Open logs for reading, without reading them.
+
+    Args:
+        paths: files and archives; `-` is standard input.
+        on_error: called with what cannot be opened, which is then left out; without it the
+            first one raises.
+
+    Returns:
+        The logs in the order given, members of an archive in its order, rotated sets in the
+        order of time (see `order_sources`).
+
+    Raises:
+        InputError: a path is missing, unreadable, empty, a directory, a pipe or a device, or
+            holds no text.
+    """
+    sources: list[Source] = []
+    for path in paths:
+        try:
+            sources.extend(_open_path(path))
+        except InputError as error:
+            if on_error is None:
+                raise
+            on_error(error)
+    return order_sources(sources)
+
+
+def _open_path(path: str) -> list[Source]:
+    if path == "-" or re.fullmatch(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+", path):
+        return _open_pipe(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file", hint="check the name") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: cannot be opened ({why})") from None
+    mode = status.st_mode
+    if stat.S_ISDIR(mode):
+        raise InputError(
+            f"{path}: is a directory",
+            hint=f"name the logs in it, or try `loganalyze scan {path}`",
+        )
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise InputError(
+            f"{path}: is a pipe", hint=f"pass it as standard input: loganalyze check - < {path}"
+        )
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path}: is a device", hint="name a log file")
+    if status.st_size == 0:
+        raise InputError(f"{path}: is empty", hint="did the server write to another file?")
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror})", hint="check its permissions"
+        ) from None
+    return _open_stored(path, lambda: open(path, "rb", buffering=0), "file", status.st_size)
+
+
+def _open_pipe(path: str) -> list[Source]:
+    if path in ("-", "/dev/stdin"):
+        if sys.stdin is None or sys.stdin.closed:
+            raise InputError("standard input is closed", hint="name a log file")
+        read = cast("io.BufferedReader", sys.stdin.buffer).read1
+    else:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
+        read = functools.partial(os.read, fd)
+    spool = _Spool(read)
+    if path not in ("-", "/dev/stdin"):
+        weakref.finalize(spool, os.close, fd)
+    if not spool.read_at(0, 1 << 16):
+        raise InputError(
+            f"{'standard input' if path == '-' else path}: is empty",
+            hint="did the command before the pipe write to standard error?",
+        )
+    return _open_stored(path, spool.open, "stdin", None)
+
+
+def _open_stored(
+    name: str,
+    open_stored: Callable[[], IO[bytes]],
+    kind: str,
+    size: int | None,
+    codecs_: tuple[str, ...] = (),
+    depth: int = 0,
+) -> list[Source]:
+    """Look at the first bytes, and go on inside a compressed file or an archive."""
+    source = Source(name, open_stored, kind, size, codecs_)
+    head = _head(source)
+    codec = _codec_of(head)
+    if codec == "zip" and not codecs_ and depth == 0:
+        return _open_zip(name, open_stored)
+    if codec == "tar" and depth == 0:
+        tar = _Tar(lambda: source._open_text()[0])
+        found = [
+            member
+            for path, place, length in tar.members()
+            for member in _open_member(
+                f"{name}!{path}",
+                functools.partial(tar.member, place, length),
+                "tar member",
+                length,
+            )
+        ]
+        if not found:
+            raise InputError(f"{name}: the archive holds no file with text")
+        for member in found:
+            member.notes.extend(source.notes)
+        return found
+    if codec in ("zip", "tar"):
+        raise InputError(f"{name}: is an archive inside an archive", hint="unpack it first")
+    if codec is not None and len(codecs_) < 3:
+        return _open_stored(
+            name, open_stored, codec if kind == "file" else kind, size, (*codecs_, codec), depth
+        )
+    for magic, what in _BINARY:
+        if head.startswith(magic):
+            raise InputError(f"{name}: is {what}, not a log", hint="name a log file")
+    if not head and codecs_:
+        raise InputError(
+            f"{name}: the {codecs_[-1]} file holds nothing"
+            + (f": {source.notes[0]}" if source.notes else "")
+        )
+    source._encoding = _encoding_of(head)
+    if source._encoding:
+        source.kind += f", {source._encoding[:6]}"
+    elif _is_binary(head):
+        raise InputError(f"{name}: is not text", hint="name a log file")
+    source.notes.clear()
+    return [source]
+
+
+def _open_member(
+    name: str, open_stored: Callable[[], IO[bytes]], kind: str, size: int
+) -> list[Source]:
+    try:
+        return _open_stored(name, open_stored, kind, size, depth=1)
+    except InputError:
+        return []  # an archive holds other things beside logs
+
+
+def _open_zip(name: str, open_stored: Callable[[], IO[bytes]]) -> list[Source]:
+    try:
+        members, wrong = _Zip(open_stored).members()
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}", hint=error.hint) from None
+    found = [
+        source
+        for member, size, opened in members
+        for source in _open_member(f"{name}!{member}", opened, "zip member", size)
+    ]
+    if not found:
+        raise InputError(f"{name}: the archive holds no file with text")
+    if wrong:
+        found[-1].note(f"the archive is {wrong}")
+    return found
+
+
+def _head(source: Source, size: int = 1 << 12) -> bytes:
+    stream, _ = source._open_text()
+    with stream:
+        return stream.read(size)
+
+
+def _is_binary(head: bytes) -> bool:
+    text = head.lstrip(b"\0")  # a log that was truncated in place starts with a hole
+    control = sum(text.count(c) for c in range(32) if c not in (0, 8, 9, 10, 12, 13, 27))
+    return control > 0.05 * len(text)
+
+
+_ROTATED = re.compile(
+    r"""(?x) ^(?P<base>.+?)
+    (?: [.](?P<number>[0-9]{1,4})
+      | [-._](?P<date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T_.-]?[0-9]{2,10})*)
+    )?
+    (?P<extension>[.](?:log|out|err|txt))?
+    (?: [.](?P<after>[0-9]{1,4})
+      | [-._](?P<after_date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T_.-]?[0-9]{2,10})*)
+    )?
+    (?:[.](?:gz|zst|xz|bz2|lz4))?$"""
+)
+_STAMP = re.compile(rb"(?<![0-9])([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})")
+
+
+def order_sources(sources: Sequence[Source]) -> list[Source]:
+    """Put the logs of a rotated set next to each other, oldest first, under one group.
+
+    A set is told by names (`server.log.2.gz`, `server.log.1`, `server.log`; or dates in
+    their place) and confirmed by content: the first stamps must all differ, and where the
+    names number the files, the numbers must fall as time goes on. So `rank.0.log` and
+    `rank.1.log`, written at the same time, stay apart. A file without a stamp stays where
+    its name puts it.
+
+    Returns:
+        The same logs. A set stands where its first member was given; its members share
+        `group`, and are to be read as one log.
+    """
+    sets: dict[str, list[tuple[Source, int | str | None]]] = {}
+    for source in sources:
+        base, age = _split_name(source.name)
+        sets.setdefault(base, []).append((source, age))
+    done: set[int] = set()
+    ordered: list[Source] = []
+    for source in sources:
+        base = _split_name(source.name)[0]
+        members = _rotation_order(sets[base])
+        if members is None:
+            ordered.append(source)
+        elif id(source) not in done:
+            for member in members:
+                member.group = base
+                done.add(id(member))
+            ordered += members
+    return ordered
+
+
+def _split_name(name: str) -> tuple[str, int | str | None]:
+    """Return the name of a log before it was rotated, and its number or date."""
+    path = PurePath(name)
+    m = _ROTATED.match(path.name)
+    if m is None:
+        return name, None
+    number, date = m["number"] or m["after"], m["date"] or m["after_date"]
+    base = name[: len(name) - len(path.name)] + m["base"] + (m["extension"] or "")
+    return base, int(number) if number else date
+
+
+def _rotation_order(members: list[tuple[Source, int | str | None]]) -> list[Source] | None:
+    """Return the members of a rotated set, oldest first; None where they are no set."""
+    if len(members) < 2 or all(age is None for _, age in members):
+        return None
+    if len({age for _, age in members}) < len(members):
+        return None  # the same log twice, or two servers
+    by_name = sorted(members, key=lambda m: _age_key(m[1]))
+    stamps = [_first_stamp(source) for source, _ in by_name]
+    known = [s for s in stamps if s is not None]
+    if len(set(known)) < len(known):
+        return None
+    numbered = any(isinstance(age, int) for _, age in members)
+    if numbered and known != sorted(known):
+        return None
+    if not numbered and len(known) == len(stamps):
+        by_name = [m for _, m in sorted(zip(known, by_name, strict=True), key=lambda p: p[0])]
+    return [source for source, _ in by_name]
+
+
+def _age_key(age: int | str | None) -> tuple[int, int, str]:
+    """Sort key: the highest number or the earliest date first, the bare name last."""
+    if age is None:
+        return 2, 0, ""
+    return (0, -age, "") if isinstance(age, int) else (1, 0, re.sub(r"[^0-9]", "", age))
+
+
+def _first_stamp(source: Source) -> bytes | None:
+    m = _STAMP.search(_head(source, 1 << 16))
+    return m[1] + b" " + m[2] if m else None
+
+
+#: What a text without SGLang lines may be, and what to do then; the first that fits.
+_GUESSES = (
+    (
+        rb"\bvllm\b|Avg prompt throughput: |GPU KV cache usage: ",
+        "a vLLM log",
+        "this tool reads SGLang's logs only",
+    ),
+    (
+        rb"text-generation-(?:launcher|router)|\[TensorRT-LLM\]|\btritonserver\b",
+        "a log of another inference server",
+        "this tool reads SGLang's logs only",
+    ),
+    (
+        rb"sglang_router|\bsmg::|sgl_model_gateway",
+        "a log of SGLang's router",
+        "the router prints no statistics; pass the log of a server behind it",
+    ),
+    (
+        rb"server_args=|Init torch distributed|Load weight (?:begin|end)|fired up and ready",
+        "an SGLang log without statistics lines",
+        "statistics are printed at --log-level info, from the first request on",
+    ),
+    (
+        rb'"(?:GET|POST|PUT|DELETE|HEAD) \S+ HTTP/[0-9.]+" [0-9]{3} (?:[0-9]+|-)',
+        "an nginx access log",
+        "pass the server's own standard error",
+    ),
+    (
+        rb'INFO: +\S+ - "(?:GET|POST) ',
+        "a server's standard output without its standard error",
+        "SGLang prints statistics to standard error: capture both (2>&1)",
+    ),
+    (rb"(?i)^\s*<(?:!doctype|html|\?xml)", "a web page", "download the raw log"),
+    (rb"^Traceback |\n  File \"", "a Python traceback", "pass the whole log of the server"),
+    (rb"^\s*[\[{].*[\]}]\s*$", "JSON", "pass the server's own log, or its messages one a line"),
+    (rb"^[^\n,]+(?:,[^\n,]*){3,}\n", "a CSV table", "pass the server's own log"),
+)
+
+
+def guess(source: Source) -> tuple[str, str]:
+    """Guess what a log is that holds no SGLang line.
+
+    Returns:
+        What it looks like, for "looks like ...", and what to do.
+    """
+    head = _head(source, 1 << 16)
+    if not head.strip():
+        return "blank lines", "did the server write to another file?"
+    for pattern, what, hint in _GUESSES:
+        if re.search(pattern, head):
+            return what, hint
+    return "other text", "pass the server's own log; `loganalyze formats` lists what is read"

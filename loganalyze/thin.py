@@ -1,0 +1,86 @@
+"""Reduce the rows of a very long log to a time grid that keeps every extreme.
+
+A log of 4 GiB holds some 20 million statistics lines, and a rule that looks for minutes
+needs no more than a few lines a second. Beyond a bound the rows of each writer, rank and
+phase are merged by time:
+
+* decode: the last line of a cell stays and stands for all of them (`lines`); lines with the
+  highest or lowest usage, queue, running requests or throughput stay too, with `lines` 0;
+* prefill: one row a cell carries the sums of new requests and tokens, and `lines`; the lines
+  with the highest usage and queue stay as states, without sums.
+
+Reducing what was reduced gives what reducing the whole would have given, so chunks can be
+reduced as they come.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze import derive, schema
+
+#: Cell widths, each a multiple of the one before, so that cells merge whole.
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+_EXTREMES = ("_usage", "queue_req", "running_req", "gen_throughput")
+_SUMS = ("new_seq", "new_token", "cached_token")
+_LINES_PER_S = 8  # without stamps a cell is this many lines for each second of its width
+
+
+def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
+    """Return the rows of `batch` merged to cells of `step_s` seconds.
+
+    Args:
+        batch: BATCH columns (`lines` included), in (source, line_no) order. Rows that differ
+            in `stream` or `_era`, where there are such columns, are never merged.
+        step_s: cell width, one of STEPS.
+
+    Returns:
+        Rows of the same columns, in the same order; `lines` sums to what it summed to.
+    """
+    keys: list[str] = [k for k in ("source", "stream", "_era", "phase") if k in batch.columns]
+    keys += [c.name for c in schema.RANKS]
+    cell = pl.coalesce(
+        pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
+    )
+    rows = batch.with_columns(
+        _row=pl.int_range(pl.len()), _cell=cell, _usage=pl.max_horizontal(*derive.POOLS)
+    )
+    # A row that only marks an extreme may win again, but never stands for its cell.
+    stands = pl.col("_row").filter(pl.col("lines") > 0).last()
+    best = [pl.col("_row").get(pl.col(c).arg_max(), null_on_oob=True) for c in _EXTREMES]
+    worst = [pl.col("_row").get(pl.col(c).arg_min(), null_on_oob=True) for c in _EXTREMES]
+    cells = rows.group_by(*keys, "_cell").agg(
+        stands.alias("_stands"),
+        pl.col("lines").sum().alias("_lines"),
+        pl.concat_list(*best, *worst).list.unique().alias("_extremes"),
+        *(pl.col(c).sum().alias(f"_{c}") for c in _SUMS),
+    )
+    standing = cells.filter(pl.col("_stands").is_not_null()).select(
+        pl.col("_stands").alias("_row"), "_lines", *(f"_{c}" for c in _SUMS)
+    )
+    marked = cells.select(pl.col("_extremes").explode().alias("_row")).drop_nulls()
+    kept = (
+        pl.concat([standing.select("_row"), marked.select("_row")])
+        .unique()
+        .join(standing, on="_row", how="left")
+        .sort("_row")
+    )
+    is_state = pl.col("_lines").is_null()
+    return (
+        rows[kept["_row"]]
+        .hstack(kept.drop("_row"))
+        .with_columns(
+            pl.col("_lines").fill_null(0).cast(batch["lines"].dtype).alias("lines"),
+            *(
+                pl.when((pl.col("phase") == "prefill") & is_state)
+                .then(None)
+                .when(pl.col("phase") == "prefill")
+                .then(pl.when(pl.col(c).is_not_null()).then(f"_{c}"))
+                .otherwise(c)
+                .alias(c)
+                for c in _SUMS
+            ),
+        )
+        .select(batch.columns)
+    )

@@ -1,0 +1,456 @@
+"""The lines of each DP rank in order, with a clock, their state and the decode intervals.
+
+Three things that raw lines do not say and everything downstream needs:
+
+* Time. Stamps have one-second resolution and no zone, may be missing, and may jump. `t` is
+  seconds from the session's start, never decreasing; the lines of one second are spread
+  evenly over it in file order. Without stamps the decode interval is the clock.
+* How many requests run. A decode line prints the batch just decoded, a prefill line the
+  batch *before* the new requests joined it. Mixing both makes a reached cap look unreached.
+* The interval. `gen throughput` covers the time since the decode line before, so
+  steps x running x accepted / throughput is that time, far finer than the stamps. A row of a
+  very long log stands for several printed lines (thin.py), of which it knows the last
+  interval, or only marks an extreme between them (`lines` 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import polars as pl
+
+from loganalyze import derive
+from loganalyze.model import SessionData
+
+#: A silence is a gap beyond this many seconds and this many times the usual spacing.
+GAP_S = 12.0
+GAP_SPACINGS = 8.0
+
+#: Decode steps between two decode lines unless the log says otherwise.
+DEFAULT_INTERVAL = 40
+
+#: Without stamps: fewer decode intervals than this are no clock, and neither are longer ones
+#: (the watchdog's default is 300 s for one step).
+MIN_INTERVALS = 20
+MAX_INTERVAL_S = 300.0
+
+Clock = Literal["stamps", "steps", "none"]
+
+
+@overload
+def as_float(value: object) -> float | None: ...
+@overload
+def as_float(value: object, default: float) -> float: ...
+def as_float(value: object, default: float | None = None) -> float | None:
+    """Return an aggregate of a column as a float; `default` where there was nothing to sum."""
+    return float(value) if isinstance(value, int | float) else default
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A silence of one rank.
+
+    Attributes:
+        before: row (in `Timeline.lines`) of the line before it; `before + 1` is the next.
+        start_s: time of the line before; `end_s`: time of the line after.
+        idle: True if the lines around it show that there was no work.
+        busy: True if the line before it shows running or waiting requests.
+    """
+
+    before: int
+    start_s: float
+    end_s: float
+    idle: bool
+    busy: bool
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of silence."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The lines of one DP rank (the only one where there is no data parallelism).
+
+    Attributes:
+        dp_rank: its number; None without DP.
+        label: rank words as printed, such as `DP1 TP4`; None where none are printed.
+        clock: what `t` counts: `stamps`; `steps` (no stamps: decode steps x step time);
+            `none` (neither: `t` counts lines, and durations cannot be judged).
+        interval: decode steps from one decode line to the next.
+        lines: rows in order, duplicates left out, BATCH schema plus
+            `row`, `t` (s, no nulls), `decode`, `prefill` (flags),
+            `cut` (a prompt was cut at the chunk size: its request does not run yet),
+            `continued` (the batch goes on with a cut prompt),
+            `running` (requests that decode after the line; new ones count),
+            `own_token` (KV tokens of running requests, see `own_token`),
+            and on decode lines that are no mere extremes, about the time since the one before:
+            `dt_s` (one interval, from throughput), `stamp_dt_s` (from stamps), `r_mean`, `t_mean`,
+            `d_tokens` (decoded), `n_prefill`, `d_new_token`, `d_new_seq`, `completed`
+            (requests that finished), `r_change` (relative), `after_gap`, `first` (flags).
+        gaps: silences, in order; empty without stamps.
+    """
+
+    dp_rank: int | None
+    label: str | None
+    clock: Clock
+    interval: int
+    lines: pl.DataFrame
+    gaps: Sequence[Gap]
+
+    @property
+    def merged(self) -> bool:
+        """Whether decode rows stand for several printed lines, as in very long logs."""
+        rows = self.lines.filter(pl.col("decode") & (pl.col("lines") > 0))
+        return as_float((rows["lines"] > 1).mean(), 0.0) > 0.2
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first line to the last; 0 without a clock."""
+        if self.clock == "none" or self.lines.height < 2:
+            return 0.0
+        return float(self.lines["t"][-1] - self.lines["t"][0])
+
+
+def build(data: SessionData) -> list[Timeline]:
+    """Return one timeline per DP rank, in rank order."""
+    return [_timeline(data, rows) for rows in rank_rows(data.batch)]
+
+
+def rank_rows(batch: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the rows of each DP rank, without duplicates and without other PP or CP ranks.
+
+    A frame that needs neither is passed on as it is: a copy of every column of a long log
+    would cost more than all that follows.
+    """
+    own = batch
+    if own["duplicate"].any():
+        own = own.filter(~pl.col("duplicate").fill_null(False))
+    dp = pl.when(pl.col("dp_rank") >= 0).then("dp_rank").otherwise(-1)
+    for column in ("pp_rank", "attn_cp_rank"):
+        if own[column].n_unique() > 1:
+            own = own.filter(
+                pl.col(column).is_null() | (pl.col(column) == pl.col(column).min().over(dp))
+            )
+    if not own.height:
+        return []
+    if own.select(dp.n_unique()).item() == 1:
+        return [own]
+    parts = own.with_columns(_dp=dp).sort("_dp", maintain_order=True)
+    return [part.drop("_dp") for part in parts.partition_by("_dp", maintain_order=True)]
+
+
+def own_token(data: SessionData) -> pl.Expr:
+    """Return the KV tokens that running requests hold, over BATCH rows; null if unknown.
+
+    A PD decode server also counts as used what is preallocated for requests in transfer. That
+    share is printed as pre-allocated usage; where it is not, the tokens are shared evenly by
+    the requests that run and those in transfer. A line with neither cannot tell.
+
+    Source:
+        DecodePreallocQueue.num_tokens_pre_allocated / max_total_num_tokens.
+    """
+    token = pl.coalesce("token", "full_token", "gpu_token")
+    if data.session.role != "decode":
+        return token
+    config = data.session.config
+    size = config.kv_capacity_tokens or config.kv_pool_tokens
+    pool = pl.lit(size, pl.Float64) if size else token / pl.col("kv_usage")
+    running = pl.col("running_req")
+    # At most all of it: the share is printed with two decimals.
+    ahead = pl.min_horizontal(pl.col("pre_allocated_usage") * pool, token.cast(pl.Float64))
+    shared = token * running / (running + pl.col("transfer_req"))
+    return (
+        pl.when(pl.col("pre_allocated_usage") == 0)
+        .then(token.cast(pl.Float64))
+        .when(pl.col("pre_allocated_usage").is_not_null())
+        .then(token - ahead)
+        .when(running > 0)
+        .then(shared)
+    )
+
+
+def retractions(data: SessionData, dp_rank: int | None) -> pl.DataFrame:
+    """Return the retraction events of one DP rank: no duplicates, no test mode."""
+    event = data.event.filter(
+        (pl.col("kind") == "retract")
+        & ~pl.col("duplicate").fill_null(False)
+        & ~pl.col("debug").fill_null(False)
+    )
+    if dp_rank is None or dp_rank < 0:
+        return event
+    return event.filter(pl.col("dp_rank").is_null() | (pl.col("dp_rank") == dp_rank))
+
+
+def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
+    n_steps = _interval(data, rows)
+    lines, clock = _with_clock(rows, data, n_steps)
+    lines = _with_states(lines, data)
+    gaps = _gaps(lines) if clock == "stamps" else []
+    dp_rank = rows["dp_rank"][0]
+    return Timeline(
+        dp_rank=dp_rank if dp_rank is not None and dp_rank >= 0 else None,
+        label=rows.select(derive.rank_text())["rank"][0],
+        clock=clock,
+        interval=n_steps,
+        lines=_with_intervals(lines, data, n_steps, gaps),
+        gaps=gaps,
+    )
+
+
+def _interval(data: SessionData, rows: pl.DataFrame) -> int:
+    """Return the decode steps between two decode lines.
+
+    From `--decode-log-interval`; where the log does not print the arguments 40, unless stamps
+    and throughput say otherwise: steps = throughput x time / (running x accepted tokens).
+    """
+    printed = data.session.config.arg("decode_log_interval")
+    if isinstance(printed, int) and printed > 0:
+        return printed
+    decode = rows.filter((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).select(
+        tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
+        per_step=pl.col("running_req") * pl.col("accept_len").fill_null(1.0),
+    )
+    if decode.height < 20:
+        return DEFAULT_INTERVAL
+    total = decode.drop_nulls().filter(pl.col("tokens") >= 0).sum()
+    if not total["per_step"][0]:
+        return DEFAULT_INTERVAL
+    seen = float(total["tokens"][0] / total["per_step"][0])
+    unclear = 0.7 * DEFAULT_INTERVAL <= seen <= 1.4 * DEFAULT_INTERVAL or seen < 0.5
+    return DEFAULT_INTERVAL if unclear else max(1, round(seen))
+
+
+def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl.DataFrame, Clock]:
+    """Add `t`: from stamps, else from decode intervals where there are enough, else lines."""
+    if rows["time"].null_count() < rows.height:
+        return rows.with_columns(_stamp_clock(rows, data)), "stamps"
+    taken = pl.when((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).then(
+        n_steps
+        * pl.col("running_req")
+        * pl.col("accept_len").fill_null(1.0)
+        / pl.col("gen_throughput")
+    )
+    steps = rows.select(taken=taken)
+    usual = as_float(steps["taken"].median(), math.inf)
+    if steps["taken"].drop_nulls().len() < MIN_INTERVALS or usual > MAX_INTERVAL_S:
+        return rows.with_columns(t=pl.int_range(pl.len()).cast(pl.Float64)), "none"
+    # The throughput after an idle time divides by it, and says nothing of when it was.
+    steps = steps.with_columns(pl.col("taken").clip(upper_bound=GAP_SPACINGS * usual))
+    # The lines from one decode line to the next share its interval evenly.
+    block = pl.col("taken").is_not_null().cum_sum().shift(1, fill_value=0)
+    steps = steps.select(t=(pl.col("taken").sum() / pl.len()).over(block).cum_sum())
+    return rows.with_columns(t=steps["t"] - float(steps["t"][0])), "steps"
+
+
+def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
+    """Return `t` from the stamps.
+
+    A clock that was set back by minutes goes on from where it was; jitter of seconds between
+    processes is flattened.
+    """
+    stamps = rows["time"].fill_null(strategy="forward").fill_null(strategy="backward")
+    origin = data.session.start or stamps.min()
+    seconds = pl.DataFrame(
+        {"ms": (stamps - pl.Series([origin], dtype=pl.Datetime("ms"))).dt.total_milliseconds()}
+    )
+    era = (pl.col("ms").diff().fill_null(0) < -120_000).cum_sum()
+    flat = seconds.select(ms=pl.col("ms").cum_max().over(era))
+    t = flat.select(
+        t=pl.col("ms").diff().clip(0, None).fill_null(pl.col("ms").first()).cum_sum() / 1000.0
+    )
+    if bool((t["t"] % 1 == 0).all()):
+        second = pl.col("t").rle_id()
+        t = t.select(pl.col("t") + ((pl.int_range(pl.len()) + 0.5) / pl.len()).over(second))
+    return t["t"]
+
+
+def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
+    """Add `row`, `decode`, `prefill`, `cut`, `continued`, `own_token` and `running`."""
+    config = data.session.config
+    chunk = config.chunked_prefill_size
+    page = config.arg("page_size")
+    slack = page if isinstance(page, int) and page > 1 else 1
+    prefill = pl.col("phase") == "prefill"
+    single = pl.col("lines").fill_null(1) == 1
+    cut = (
+        (prefill & single & (pl.col("new_token") > chunk - slack)).fill_null(False)
+        if chunk and chunk > 0
+        else pl.lit(False)
+    )
+    lines = lines.with_columns(
+        row=pl.int_range(pl.len()),
+        lines=pl.col("lines").fill_null(1),
+        decode=pl.col("phase") == "decode",
+        prefill=prefill,
+        cut=cut,
+    )
+    previous_cut = pl.when("prefill").then("cut").forward_fill().shift(1).fill_null(False)
+    started = pl.when(single).then(pl.col("new_seq")).fill_null(0)
+    joined = pl.col("running_req") + started - pl.col("cut").cast(pl.Int64)
+    return lines.with_columns(
+        continued=pl.col("prefill") & previous_cut,
+        own_token=own_token(data),
+        running=pl.when("prefill").then(joined.clip(0, None)).otherwise("running_req"),
+    )
+
+
+def _gaps(lines: pl.DataFrame) -> list[Gap]:
+    """Return the silences of a rank; a shorter one counts if it was idle for certain."""
+    spacing = lines["t"].diff()
+    usual = spacing.median()
+    limit = max(GAP_S, GAP_SPACINGS * as_float(usual, 0.0))
+    waiting = pl.sum_horizontal(
+        pl.col("prealloc_req", "transfer_req", "retracted_req").fill_null(0)
+    )
+    silent = lines.with_columns(
+        spacing=spacing,
+        t_before=pl.col("t").shift(1),
+        running_before=pl.col("running").shift(1),
+        queue_before=pl.col("queue_req").shift(1).fill_null(0),
+        waiting_before=waiting.shift(1),
+    ).filter(pl.col("spacing") > GAP_S)
+    starts_empty = pl.col("prefill") & (pl.col("running_req") == 0) & ~pl.col("continued")
+    nothing_left = (pl.col("running_before") == 0) & (pl.col("waiting_before") == 0)
+    silent = silent.with_columns(
+        idle=(pl.col("queue_before") == 0) & (starts_empty | nothing_left).fill_null(False)
+    ).filter((pl.col("spacing") > limit) | pl.col("idle"))
+    return [
+        Gap(*values)
+        for values in silent.select(
+            pl.col("row") - 1,
+            "t_before",
+            "t",
+            "idle",
+            busy=(pl.col("running_before").fill_null(0) > 0) | (pl.col("queue_before") > 0),
+        ).iter_rows()
+    ]
+
+
+def _with_intervals(
+    lines: pl.DataFrame, data: SessionData, n_steps: int, gaps: Sequence[Gap]
+) -> pl.DataFrame:
+    """Add what a decode line says about the time since the decode line before it.
+
+    Completions are exact: running before + requests started - retracted - running now.
+    """
+    after_gap = pl.col("row").is_in([gap.before + 1 for gap in gaps])
+    token = pl.col("own_token")
+    merged = pl.col("lines") > 1
+    # A row that stands for several prefill batches: full chunks go on with one prompt each.
+    chunk = data.session.config.chunked_prefill_size
+    full = (
+        (pl.col("new_token") >= 0.9 * chunk * pl.col("lines")).fill_null(False)
+        if chunk and chunk > 0
+        else pl.lit(False)
+    )
+    gone_on = (
+        pl.when(merged)
+        .then(pl.col("lines") * full.cast(pl.Int32))
+        .otherwise(pl.col("continued").cast(pl.Int32))
+    )
+    started = pl.when("prefill").then((pl.col("new_seq").fill_null(0) - gone_on).clip(0, None))
+    totals = lines.with_columns(
+        _lost=_retracted_before(lines, data),
+        _gap=after_gap.cum_sum(),
+        _prefills=pl.when("prefill").then("lines").otherwise(0).cum_sum(),
+        _new=pl.col("new_token").fill_null(0).cum_sum(),
+        _started=started.fill_null(0).cum_sum(),
+        _empty=(pl.col("prefill") & (pl.col("running_req") == 0)).fill_null(False).cum_sum(),
+    )
+    if as_float(lines["lines"].max(), 1.0) > 1:
+        totals = _spread(totals)
+    decode = totals.filter(pl.col("decode") & (pl.col("lines") > 0)).with_columns(
+        r_mean=pl.when(merged)
+        .then("running_req")
+        .otherwise((pl.col("running_req") + pl.col("running_req").shift(1)) / 2),
+        t_mean=pl.when(merged).then(token).otherwise((token + token.shift(1)) / 2),
+        stamp_dt_s=pl.col("t").diff(),
+        n_prefill=pl.col("_prefills").diff(),
+        d_new_token=pl.col("_new").diff(),
+        d_new_seq=pl.col("_started").diff(),
+        d_lost=pl.col("_lost").diff(),
+        after_gap=pl.col("_gap").diff().fill_null(0) > 0,
+        emptied=pl.col("_empty").diff().fill_null(0) > 0,
+        first=pl.int_range(pl.len()) == 0,
+        r_change=(
+            (pl.col("running_req") - pl.col("running_req").shift(1)).abs()
+            / pl.max_horizontal("running_req", pl.col("running_req").shift(1))
+        ),
+    )
+    decode = decode.with_columns(
+        d_tokens=n_steps
+        * pl.col("lines")
+        * pl.col("r_mean")
+        * pl.col("accept_len").fill_null(1.0),
+        completed=(
+            pl.col("running_req").shift(1)
+            + pl.col("d_new_seq")
+            - pl.col("d_lost")
+            - pl.col("running_req")
+        ).clip(0, None),
+    ).with_columns(
+        dt_s=pl.when(pl.col("gen_throughput") > 0).then(
+            pl.col("d_tokens") / pl.col("lines") / pl.col("gen_throughput")
+        )
+    )
+    found = lines.select("row").join(
+        decode.select("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
+    )
+    return lines.hstack(found.drop("row"))
+
+
+def _spread(totals: pl.DataFrame) -> pl.DataFrame:
+    """Spread what a row says of several prefill batches over the time since the row before.
+
+    Its sums would else fall into the decode interval that holds its last batch.
+    """
+    stands = pl.col("prefill") & (pl.col("lines") > 0)
+    return totals.with_columns(
+        pl.when(stands | (pl.col("row") == 0))
+        .then(pl.col(name).cast(pl.Float64))
+        .interpolate_by("t")
+        .forward_fill()
+        .alias(name)
+        for name in ("_prefills", "_new", "_started")
+    )
+
+
+_INTERVAL_COLUMNS = (
+    "dt_s",
+    "stamp_dt_s",
+    "r_mean",
+    "t_mean",
+    "d_tokens",
+    "n_prefill",
+    "d_new_token",
+    "d_new_seq",
+    "d_lost",
+    "completed",
+    "r_change",
+    "after_gap",
+    "emptied",
+    "first",
+)
+
+
+def _retracted_before(lines: pl.DataFrame, data: SessionData) -> pl.Series:
+    """Return the requests retracted up to each line, counted from the session's start."""
+    event = retractions(data, lines["dp_rank"][0])
+    if not event.height:
+        return pl.repeat(0, lines.height, eager=True, dtype=pl.Int64)
+    lost = event.sort("source", "line_no").select(
+        "source",
+        "line_no",
+        lost=pl.col("num_retracted_reqs").fill_null(1).cum_sum().over("source"),
+    )
+    found = (
+        lines.select("row", "source", "line_no")
+        .sort("line_no")
+        .join_asof(lost.sort("line_no"), on="line_no", by="source", check_sortedness=False)
+    )
+    return found.sort("row")["lost"].fill_null(0)

@@ -1,0 +1,160 @@
+"""Speed and memory of the parser, as ratios on the machine at hand.
+
+`pytest -m bench tests/bench/test_speed.py -s` prints a table. CPU time is compared, since
+wall time depends on who else is using the machine.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.bench
+
+MB = 1_000_000
+SIZE_MB = 100
+GENERATOR = Path(__file__).parent / "gen_log.py"
+
+#: Parses a log; prints what it found, the CPU seconds it took, and the peak of its memory.
+OURS = """
+import json, resource, sys, time
+import polars as pl
+from loganalyze.parse import Parser
+from loganalyze.sources import open_sources
+start = time.process_time()
+found = dict.fromkeys(
+    ["decode", "prefill", "retract", "decode_token", "prefill_new_token",
+     "decode_gen_throughput", "decode_queue_req"], 0)
+for frames in (f for s in open_sources(sys.argv[1:]) for f in Parser().read(s)):
+    decode = frames.batch.filter(pl.col("phase") == "decode")
+    prefill = frames.batch.filter(pl.col("phase") == "prefill")
+    found["decode"] += len(decode)
+    found["prefill"] += len(prefill)
+    found["retract"] += len(frames.event.filter(pl.col("kind") == "retract"))
+    found["decode_token"] += decode["token"].sum() + decode["full_token"].sum()
+    found["prefill_new_token"] += prefill["new_token"].sum()
+    found["decode_gen_throughput"] += decode["gen_throughput"].sum()
+    found["decode_queue_req"] += decode["queue_req"].sum()
+found["decode_gen_throughput"] = round(found["decode_gen_throughput"], 2)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([found, time.process_time() - start, peak]))
+"""
+
+#: The way of SGLang's own debug_utils/log_parser.py: the whole text, one pattern, one frame.
+#: Its pattern is mended to fit the lines of the log, of one layout only.
+WHOLE_TEXT = r"""
+import json, resource, sys, time
+import polars as pl
+start = time.process_time()
+text = open(sys.argv[1], errors="replace").read()
+pattern = (
+    r"^\[(?P<time>[\d: -]+) TP(?P<tp>\d+)\] Decode batch, #running-req: (?P<running>\d+), "
+    r"#token: (?P<token>\d+), token usage: (?P<usage>[\d.]+), cuda graph: (?P<graph>\w+), "
+    r"gen throughput \(token/s\): (?P<rate>[\d.]+), #queue-req: (?P<queue>\d+)$"
+)
+frame = (
+    pl.DataFrame({"line": text.splitlines()})
+    .select(pl.col("line").str.extract_groups(pattern).alias("found"))
+    .unnest("found")
+    .drop_nulls()
+    .with_columns(
+        pl.col("time").str.to_datetime("%Y-%m-%d %H:%M:%S"),
+        pl.col("running", "token", "queue").cast(pl.Int64),
+        pl.col("usage", "rate").cast(pl.Float64),
+    )
+)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([len(frame), time.process_time() - start, peak]))
+"""
+
+
+@pytest.fixture(scope="module")
+def make_log(tmp_path_factory):
+    """Return a function that makes a log of a mix once, and what it must give."""
+    made = {}
+
+    def make(mix, size_mb=SIZE_MB, layouts=1, ranks=1):
+        key = (mix, size_mb, layouts, ranks)
+        if key not in made:
+            path = tmp_path_factory.mktemp("bench") / f"{mix}.log"
+            arguments = ["--size-mb", size_mb, "--mix", mix, "--layouts", layouts]
+            arguments += ["--ranks", ranks]
+            command = [sys.executable, GENERATOR, path, *map(str, arguments)]
+            subprocess.run(command, check=True, capture_output=True)
+            made[key] = path, json.loads(Path(f"{path}.truth.json").read_text())
+        return made[key]
+
+    return make
+
+
+def run(script, *paths):
+    command = [sys.executable, "-c", script, *map(str, paths)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(printed)
+
+
+def best(script, path):
+    """Return what was found, and the least CPU time and memory of three runs."""
+    runs = [run(script, path) for _ in range(3)]
+    return runs[0][0], min(r[1] for r in runs), min(r[2] for r in runs)
+
+
+def grep(path):
+    """Return the least CPU time of `grep -c` over three runs."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(["grep", "-c", "Decode batch", path], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return max(min(times), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mix", "layouts", "ranks", "most"),
+    [("batch", 1, 1, 60), ("batch", 4, 8, 80), ("sparse", 1, 1, 30), ("requests", 1, 1, 12)],
+)
+def test_all_is_found_at_a_small_multiple_of_grep(make_log, mix, layouts, ranks, most):
+    path, truth = make_log(mix, layouts=layouts, ranks=ranks)
+    found, cpu_s, peak = best(OURS, path)
+    floor = grep(path)
+    rate = path.stat().st_size / MB / cpu_s
+    print(
+        f"\n{mix:9} {layouts} layouts, {ranks} ranks: {rate:6.0f} MB per CPU-second, "
+        f"{cpu_s / floor:5.1f} times grep -c, peak {peak / MB:.0f} MB"
+    )
+    assert found == truth
+    assert cpu_s < most * floor
+
+
+def test_faster_than_one_pattern_over_the_whole_text(make_log):
+    path, truth = make_log("batch")
+    found, cpu_s, peak = best(OURS, path)
+    rows, whole_s, whole_peak = best(WHOLE_TEXT, path)
+    print(
+        f"\nwhole text, decode lines only: {path.stat().st_size / MB / whole_s:.0f} MB per "
+        f"CPU-second, peak {whole_peak / MB:.0f} MB; ours is {whole_s / cpu_s:.1f} times as fast"
+    )
+    assert rows == truth["decode"] == found["decode"]
+    assert whole_s > 1.5 * cpu_s  # which gives one kind of line of one layout
+    assert whole_peak > 2 * peak
+
+
+def test_memory_does_not_grow_with_the_log(make_log):
+    small, _ = make_log("batch", 50)
+    large, _ = make_log("batch", 300)
+    peaks = [run(OURS, path)[2] for path in (small, large)]
+    print(f"\npeak of 50 MB: {peaks[0] / MB:.0f} MB, of 300 MB: {peaks[1] / MB:.0f} MB")
+    assert peaks[1] < peaks[0] + 60 * MB
+    assert peaks[1] < 400 * MB
+
+
+def test_the_cost_is_linear(make_log):
+    small, _ = make_log("sparse", 50)
+    large, _ = make_log("sparse", 300)
+    times = [best(OURS, path)[1] for path in (small, large)]
+    print(f"\n50 MB: {times[0]:.2f} s, 300 MB: {times[1]:.2f} s of CPU time")
+    assert times[1] < 6 * 1.3 * times[0]

@@ -1,0 +1,6 @@
+"""Tests of the rules share the log helpers of tests/."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))

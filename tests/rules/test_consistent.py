@@ -1,0 +1,287 @@
+"""One report does not contradict itself: advice, numbers and causes of several rules, by hand."""
+
+import pytest
+from synth import capacity, decode, outcomes, sessions, text, without
+
+from loganalyze import capacity as measured
+from loganalyze import rules
+from loganalyze.errors import UsageError
+from loganalyze.model import Estimate
+from loganalyze.rules.held import gain_text
+from loganalyze.rules.planted import Writer
+
+
+def log_of(writer):
+    return "\n".join(writer.text) + "\n"
+
+
+def fired(log):
+    """Return all findings of a log, by code and session."""
+    found = rules.findings(rules.run(sessions(log)))
+    return {(one.code, one.session): one for one in found}
+
+
+def conclude(log):
+    data = sessions(log)
+    return rules.conclude(rules.run(data), data)
+
+
+def full(w, lines=120):
+    for i in range(lines):
+        w.decode(30, 95_000 + 100 * (i % 9), 10)
+
+
+def fraction(finding):
+    """Return the memory fractions that a finding proposes."""
+    return [a.proposed for a in finding.actions if a.flag == "--mem-fraction-static"]
+
+
+# -- a memory fraction that killed a server ---------------------------------------------------
+
+
+def died_and_restarted(first, second, message="torch.OutOfMemoryError: CUDA out of memory."):
+    w = Writer(free_gb=9.2, mem_fraction_static=first)
+    full(w)
+    w.line("Scheduler hit an exception: Traceback (most recent call last):")
+    w.text.append(message)
+    w.raw("Received sigquit from a child process. It usually means the child failed.")
+    w.wait(90)
+    w.start(100_000, 512, 9.2, mem_fraction_static=second)
+    full(w)
+    return log_of(w)
+
+
+def test_the_session_that_ran_out_of_memory_is_never_sent_higher():
+    found = fired(died_and_restarted(0.93, 0.88))
+    assert fraction(found["CRS001", 1]) == [0.91]
+    assert fraction(found["KV001", 1]) == []
+    assert any(a.flag == "--kv-cache-dtype" for a in found["KV001", 1].actions)
+
+
+@pytest.mark.parametrize(
+    ("second", "proposed"),
+    [(0.88, [0.90]), (0.90, [0.91]), (0.91, []), (0.93, []), (0.95, [])],
+)
+def test_others_stop_two_hundredths_below_it(second, proposed):
+    # Steps of 0.02 from the present fraction, at most 0.93 - 0.02.
+    found = fired(died_and_restarted(0.93, second))["KV001", 2]
+    assert fraction(found) == proposed
+    said = [a.text for a in found.actions if a.flag == "--mem-fraction-static"]
+    assert all("session 1 ran out of GPU memory at 0.93" in text for text in said)
+
+
+def test_a_death_that_was_no_lack_of_memory_bounds_nothing():
+    found = fired(died_and_restarted(0.93, 0.93, "RuntimeError: NCCL communicator was aborted"))
+    assert fraction(found["KV001", 2]) == [0.95]
+
+
+def test_memory_that_ran_out_before_the_watchdog_is_the_cause():
+    w = Writer()
+    full(w)
+    w.line("Decode out of memory. Try to lower your batch size.")
+    w.wait(60)
+    w.line("Watchdog timeout (self.watchdog_timeout=300)")
+    w.raw("Received sigquit from a child process. It usually means the child failed.")
+    found = fired(log_of(w))
+    assert found["CRS001", 1].explained_by is None
+
+
+# -- what requests hold on a PD decode server -------------------------------------------------
+
+PD = (
+    "server_args=ServerArgs(model_path='/m', disaggregation_mode='decode', "
+    "decode_log_interval=40, mem_fraction_static=0.88, max_running_requests=None)"
+)
+
+
+def pd_line(second, running, token, fields):
+    return (
+        f"[2026-03-02 09:{second // 60:02}:{second % 60:02} TP0] Decode batch, "
+        f"#running-req: {running}, #token: {token}, token usage: {token / 100_000:.2f}, {fields}"
+        "#prealloc-req: 9, #transfer-req: 30, #retracted-req: 0, cuda graph: True, "
+        "gen throughput (token/s): 400.00, #queue-req: 0"
+    )
+
+
+def pd_log(running, token, fields):
+    lines = [pd_line(i, running, token, fields) for i in range(120)]
+    return text(f"[2026-03-02 09:00:00] {PD}", capacity(), lines)
+
+
+def test_preallocated_tokens_are_not_those_of_running_requests():
+    # 75,000 in use of 100,000, of which 0.60 x 100,000 wait for their transfer: 15,000 / 10.
+    (one,) = sessions(pd_log(10, 75_000, "pre-allocated usage: 0.60, "))
+    found = measured.measure(one)
+    assert (found.tokens_per_req, found.requests_fit) == (1_500, 66)
+
+
+def test_without_that_share_requests_in_transfer_hold_as_much_as_running_ones():
+    # 75,000 / (10 running + 30 in transfer).
+    data = without(sessions(pd_log(10, 75_000, "")), "pre_allocated_usage")
+    found = measured.measure(data[0])
+    assert (found.tokens_per_req, found.requests_fit) == (1_875, 53)
+
+
+def test_a_line_that_prints_neither_cannot_tell():
+    data = without(sessions(pd_log(10, 75_000, "")), "pre_allocated_usage", "transfer_req")
+    found = measured.measure(data[0])
+    assert (found.tokens_per_req, found.requests_fit) == (None, None)
+    assert any("cannot be told" in note for note in found.notes)
+
+
+# -- several causes ---------------------------------------------------------------------------
+
+
+def test_the_headline_names_a_second_cause_at_another_time():
+    # Two minutes with 20 waiting for room, then two with 30 in transfer and room.
+    def line(second):
+        late = second >= 120
+        return (
+            f"[2026-03-02 09:{second // 60:02}:{second % 60:02} TP0] Decode batch, "
+            f"#running-req: 10, #token: {30_000 if late else 80_000}, "
+            f"token usage: {0.30 if late else 0.80:.2f}, pre-allocated usage: 0.10, "
+            f"#prealloc-req: {0 if late else 20}, #transfer-req: {30 if late else 1}, "
+            "#retracted-req: 0, cuda graph: True, gen throughput (token/s): 400.00, #queue-req: 0"
+        )
+
+    log = text(f"[2026-03-02 09:00:00] {PD}", capacity(), [line(i) for i in range(240)])
+    verdict = conclude(log)
+    assert verdict.primary == "PDD001"
+    assert "from 09:00:00" in verdict.headline
+    assert "; then PDD002: KV transfers pile up" in verdict.headline
+    assert "from 09:02:00" in verdict.headline
+
+
+def test_causes_at_the_same_time_are_one_headline():
+    verdict = conclude(text(capacity(), decode(usage=[0.95] * 400, queue=9)))
+    assert "; then " not in verdict.headline
+
+
+# -- one capacity -----------------------------------------------------------------------------
+
+
+def test_the_verdict_and_the_capacity_print_one_number():
+    # Young requests of 2,500 tokens at first, of 4,000 later: settled are the later ones.
+    log = text(
+        capacity(),
+        decode(usage=[0.95] * 60, queue=9, running=38),
+        decode(usage=[0.96] * 120, queue=9, running=24, start_s=60),
+    )
+    found = fired(log)["KV001", 1]
+    shown = {e.label: e for e in found.evidence}
+    assert "room for about 25 at their settled 4,000 tokens per request" in found.summary
+    assert shown["tokens per running request"].value == 4_000
+    assert "lines 62 to 181" in shown["tokens per running request"].formula
+
+
+def test_leaked_tokens_are_not_what_requests_hold():
+    # 24 running with 12,000 tokens for 400 lines; then 40 more tokens leak each line.
+    w = Writer(pool=200_000)
+    for i in range(1600):
+        if i % 2 == 0:
+            w.prefill(4, 1200, 20, usage=0.1)
+        w.decode(20 + i % 2 * 4, 9_000 + max(0, i - 400) * 100)
+    data = sessions(log_of(w))
+    split = rules.leaks_left_out(data, outcomes := rules.run(data))
+    assert any(o.code == "KV010" and o.finding for o in outcomes)
+    # From 9,000 to 129,000 tokens with 22 running on average; 9,000 / 22 while nothing leaked.
+    assert measured.measure(data[0]).tokens_per_req > 3_000
+    assert split[0].session.capacity.tokens_per_req == pytest.approx(9_000 / 22, rel=0.25)
+    assert any("nobody holds" in note for note in split[0].session.capacity.notes)
+
+
+def test_a_leak_that_cannot_be_judged_yet_is_named():
+    # Two minutes: 30 running with 3,200 each, at the end 20 with 4,800 each.
+    running = [30.0] * 40 + [25.0] * 40 + [20.0] * 40
+    found = fired(text(capacity(), decode(usage=[0.96] * 120, queue=9, running=running)))
+    one = found["KV001", 1]
+    assert one.confidence == "medium"
+    assert "KV010" in one.competing
+    assert "3,200 to 4,800" in one.competing
+
+
+def test_steady_saturation_names_no_leak():
+    one = fired(text(capacity(), decode(usage=[0.96] * 120, queue=9, running=30)))["KV001", 1]
+    assert one.confidence == "high"
+    assert "KV010" not in one.competing
+
+
+# -- predicted gains --------------------------------------------------------------------------
+
+
+def test_what_gains_nothing_is_not_the_first_advice():
+    # One waits behind 200: even an endless pool runs 201.
+    w = Writer(free_gb=9.2)
+    for i in range(200):
+        if i % 5 == 0:
+            w.prefill(1, 300, 199, 1, usage=0.95)
+        w.decode(200 - i % 3, 95_000 + 100 * (i % 9), 1)
+    flags = [a.flag for a in fired(log_of(w))["KV001", 1].actions]
+    assert flags.index("--mem-fraction-static") > flags.index("--kv-cache-dtype")
+    assert flags[-1] == "--mem-fraction-static"
+
+
+@pytest.mark.parametrize(
+    ("low", "mid", "high", "said"),
+    [
+        (1.04, 1.16, 1.29, "about 1.16 times the throughput (1.04 to 1.29)"),
+        (1.161, 1.16, 1.29, "the low end of those that the lines allow"),
+        (1.04, 1.29, 1.292, "the high end of those that the lines allow"),
+    ],
+)
+def test_a_range_holds_its_middle_or_says_why(low, mid, high, said):
+    assert said in gain_text(Estimate(low, mid, high))
+
+
+# -- which pool is full -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["swa token usage: 0.98", "mamba usage: 0.98"])
+def test_another_pool_is_not_the_kv_pool(other):
+    tokens = "#swa token: 9000, " if other.startswith("swa") else "mamba num: 98, "
+    lines = [
+        f"[2026-03-02 09:{i // 60:02}:{i % 60:02} TP0] Decode batch, #running-req: 10, "
+        f"#full token: 30000, full token usage: 0.30, {tokens}{other}, cuda graph: True, "
+        "gen throughput (token/s): 400.00, #queue-req: 9"
+        for i in range(120)
+    ]
+    assert outcomes(text(capacity(), lines))["KV001"].status == "clear"
+
+
+def test_an_excerpt_counts_lines_that_wait():
+    # Ten lines; six of them with a queue.
+    queue = [9.0] * 3 + [0.0, 9.0] * 3 + [0.0]
+    found = fired(text(decode(usage=[0.95] * 10, queue=queue)))["KV001", 1]
+    assert "in 6 of 10 lines" in found.summary
+
+
+# -- clocks, caps and limits ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lines", "rate"), [(12, 1.0), (60, 0.01)])
+def test_no_minutes_without_a_clock(lines, rate):
+    # 40 steps x 10 requests / 1 token/s are 400 s a line: no clock, and too few lines for one.
+    log = text(decode(usage=[0.95] * lines, queue=9, rate=rate, stamps=False))
+    headline = conclude(log).headline
+    assert f"{lines} statistics lines, without stamps" in headline
+    assert " min" not in headline
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "asked", "reset"),
+    [("EAGLE", None, True), (None, None, False), ("EAGLE", 48, False)],
+)
+def test_speculation_that_reset_the_cap(algorithm, asked, reset):
+    w = Writer(pool=400_000, cap=48, speculative_algorithm=algorithm, max_running_requests=asked)
+    for i in range(120):
+        w.decode(48, 60_000 + 500 * (i % 7), 20)
+    found = fired(log_of(w))["RUN001", 1]
+    assert ("speculative decoding reset the cap to 48" in found.summary) == reset
+    assert (found.evidence[0].line_no == 1) == reset
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.01, 95])
+def test_a_fraction_is_between_nought_and_one(value):
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        rules.checked_overrides({"KV001.enter_usage": value})
+    assert rules.checked_overrides({"KV001.enter_usage": 1, "KV001.report_s": 95})

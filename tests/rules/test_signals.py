@@ -1,0 +1,211 @@
+"""The clock, the states and the step model that all rules stand on, by hand."""
+
+import polars as pl
+import pytest
+from synth import START, capacity, decode, sessions, text
+
+from loganalyze import signals, timeline
+from loganalyze.capacity import steps
+from loganalyze.rules.planted import P0, P1, T0, A, B, Writer
+
+
+def one_rank(log):
+    (rank,) = signals.build(sessions(log)[0]).ranks
+    return rank
+
+
+def log_of(writer):
+    return "\n".join(writer.text) + "\n"
+
+
+# -- timeline -------------------------------------------------------------------------------
+
+
+def test_lines_of_one_second_are_spread_over_it():
+    rank = one_rank(text(capacity(), decode(usage=[0.5] * 4, every_s=0.5)))
+    assert rank.lines["t"].to_list() == [0.25, 0.75, 1.25, 1.75]
+
+
+def test_a_clock_set_back_goes_on():
+    late = decode(usage=[0.5] * 3, start_s=0)
+    (one,) = timeline.build(sessions(text(decode(usage=[0.5] * 30, start_s=100), late))[0])[:1]
+    assert one.lines["t"].is_sorted()
+
+
+def test_without_stamps_the_decode_interval_is_the_clock():
+    # 40 steps x 10 requests / 400 token/s = 1 s a line.
+    rank = one_rank(text(decode(usage=[0.5] * 50, stamps=False)))
+    assert rank.clock == "steps"
+    assert rank.span_s == pytest.approx(49.0)
+
+
+def test_prefill_lines_print_the_batch_before_the_new_requests():
+    w = Writer()
+    w.prefill(5, 900, 20)
+    w.decode(25, 9_000)
+    rank = one_rank(log_of(w))
+    assert rank.lines["running"].to_list() == [25, 25]
+
+
+def test_a_cut_prompt_does_not_run_yet():
+    w = Writer(chunked_prefill_size=2048)
+    w.prefill(3, 2048, 20)
+    w.prefill(2, 700, 22)
+    rank = one_rank(log_of(w))
+    # 20 + 3 - the one that was cut; 22 + 2, of which one goes on.
+    assert rank.lines["running"].to_list() == [22, 24]
+    assert rank.lines["continued"].to_list() == [False, True]
+
+
+def test_completions_are_exact():
+    w = Writer()
+    w.decode(20, 9_000)
+    w.prefill(6, 900, 17)
+    w.decode(23, 9_500)
+    w.retract(2, 500, 0.3)
+    w.decode(20, 9_300)
+    rank = one_rank(log_of(w))
+    # 20 + 6 - 23 = 3 finished; then 23 - 2 retracted - 20 = 1.
+    assert rank.lines.filter("decode")["completed"].to_list() == [None, 3, 1]
+
+
+def test_idle_and_busy_silences():
+    w = Writer(pool=400_000)
+    for i in range(20):
+        w.decode(4, 2_000 + i)
+    w.wait(60)
+    w.decode(4, 2_100)
+    w.wait(60)
+    w.prefill(4, 400, 0)
+    for i in range(20):
+        w.decode(4, 2_000 + i)
+    gaps = one_rank(log_of(w)).gaps
+    assert [gap.idle for gap in gaps] == [False, True]
+    assert [round(gap.duration_s) for gap in gaps] == [pytest.approx(61, abs=1)] * 2
+
+
+def test_duplicates_and_other_pipeline_ranks_are_left_out():
+    lines = [
+        line.replace(" TP0", f" PP{pp} TP0") for line in decode(usage=[0.5] * 30) for pp in (0, 1)
+    ]
+    rank = one_rank(text(lines))
+    assert rank.lines.height == 30
+    assert set(rank.lines["pp_rank"]) == {0}
+
+
+# -- new_token_ratio ------------------------------------------------------------------------
+
+
+def test_ratio_falls_from_its_start_to_its_floor():
+    w = Writer(pool=400_000)
+    for i in range(20):
+        w.decode(10, 3_000 + i)
+    ratio = one_rank(log_of(w)).lines["ratio"]
+    # 0.7, less (0.7 - 0.098) / 600 a step, 40 steps a line; the floor after 15 lines.
+    assert ratio[0] == pytest.approx(0.7)
+    assert ratio[4] == pytest.approx(0.7 - 4 * 40 * 0.602 / 600)
+    assert ratio[-1] == pytest.approx(0.098)
+
+
+def test_a_retraction_sets_the_ratio():
+    w = Writer()
+    for i in range(30):
+        w.decode(30, 96_000 + i)
+    w.retract(1, 3_000, 0.41)
+    w.decode(29, 93_000)
+    rank = one_rank(log_of(w))
+    assert rank.lines["ratio"][-1] == pytest.approx(0.41 - 40 * 0.602 / 600)
+
+
+def test_a_log_without_its_start_begins_at_the_floor():
+    rank = one_rank(text(decode(usage=[0.5] * 30)))
+    assert rank.lines["ratio"][0] == pytest.approx(0.098)
+
+
+# -- step model -----------------------------------------------------------------------------
+
+
+def varied(count=240, **kwargs):
+    """Return a log whose running requests, tokens and prefills move apart."""
+    w = Writer(pool=400_000, **kwargs)
+    for i in range(count):
+        for k in range(i % 3):
+            w.prefill(2, 300 + 170 * ((i + k) % 5), 20)
+        w.decode(20 + 6 * (i // 12 % 7), 50_000 + 25_000 * (i // 20 % 9))
+    return log_of(w)
+
+
+def test_the_fit_finds_the_planted_model():
+    model = steps.fit(sessions(varied())[0])
+    assert model.identified
+    assert model.t0_s == pytest.approx(T0, rel=0.05)
+    assert model.a_s == pytest.approx(A, rel=0.15)
+    assert model.b_s == pytest.approx(B, rel=0.05)
+    assert model.p0_s == pytest.approx(P0, rel=0.25)
+    assert model.p1_s == pytest.approx(P1, rel=0.1)
+
+
+def test_the_fit_survives_outliers():
+    lines = varied().splitlines()
+    spoiled = [
+        line.replace("gen throughput (token/s): ", "gen throughput (token/s): 0")
+        if i % 17 == 0
+        else line
+        for i, line in enumerate(lines)
+    ]
+    spoiled = [
+        line[: line.rindex(": ", 0, line.rindex(", #queue")) + 2]
+        + "99.00"
+        + line[line.rindex(", #queue") :]
+        if "Decode" in line and i % 17 == 0
+        else line
+        for i, line in enumerate(spoiled)
+    ]
+    model = steps.fit(sessions("\n".join(spoiled) + "\n")[0])
+    assert model.t0_s == pytest.approx(T0, rel=0.1)
+
+
+def test_too_few_lines_are_not_fitted():
+    assert steps.fit(sessions(varied(count=steps.MIN_LINES // 2))[0]) is None
+
+
+def test_constant_tokens_do_not_identify_b():
+    w = Writer(pool=400_000)
+    for i in range(80):
+        w.decode(20 + i % 9, 50_000)
+    model = steps.fit(sessions(log_of(w))[0])
+    assert not model.identified
+    assert "KV tokens hardly moved" in model.note
+
+
+def test_unknowns_are_never_negative():
+    model = steps.fit(sessions(varied())[0])
+    assert min(model.t0_s, model.a_s, model.b_s, model.p0_s, model.p1_s) >= 0
+
+
+def test_duty_is_the_share_of_prefill():
+    w = Writer(pool=400_000)
+    for i in range(120):
+        for _ in range(i % 5):
+            w.prefill(1, 1900, 20)
+        w.decode(20 + i % 7, 60_000 + 5_000 * (i % 9))
+    rank = one_rank(log_of(w))
+    line = rank.lines.filter(pl.col("decode") & (pl.col("n_prefill") == 4)).row(0, named=True)
+    # 4 x (0.01 + 0.19) s of prefill against 40 steps.
+    decoding = 40 * (T0 + A * line["running_req"] + B * line["token"])
+    assert line["duty"] == pytest.approx(0.8 / (0.8 + decoding), abs=0.03)
+
+
+def test_the_grid_is_bounded(monkeypatch):
+    monkeypatch.setattr(signals, "MAX_CELLS", 50)
+    rank = one_rank(text(capacity(), decode(usage=[0.5] * 200)))
+    assert rank.grid.height <= 50
+    assert rank.step_s == 4
+
+
+def test_states_are_null_in_gaps():
+    rank = one_rank(text(decode(usage=[0.5] * 30), decode(usage=[0.7] * 30, start_s=100)))
+    inside = rank.grid.filter("gap")
+    assert inside["usage"].null_count() == inside.height == 70
+    assert rank.grid["t"][-1] == 129
+    assert START.year == 2026

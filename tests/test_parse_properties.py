@@ -1,0 +1,190 @@
+"""Whatever the bytes and however they are cut, the same records come out, and nothing raises."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from loganalyze import schema, sources
+from loganalyze.errors import InputError
+from loganalyze.parse import Parser
+from loganalyze.sources import BLOCK, open_sources
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+def parse(data, block_size=BLOCK, requests="all", parser=None):
+    """Return the frames of a log of these bytes, and its coverage."""
+    parser = parser or Parser(requests)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        path.write_bytes(data)
+        try:
+            (source,) = open_sources([str(path)])
+        except InputError:  # binary and empty files are refused
+            return None, None
+        parts = list(parser.read(source, block_size=block_size))
+        coverage = parser.coverage(source)
+    frames = {
+        name: pl.concat([getattr(p, name) for p in parts]).drop("source", "group")
+        for name in schema.FRAMES
+        if parts
+    }
+    counts = (
+        coverage.lines_total,
+        coverage.lines_batch,
+        coverage.lines_known,
+        coverage.lines_unrecognised,
+        coverage.lines_partial,
+        coverage.by_kind,
+        [(s.line_no, s.text) for s in coverage.samples],
+    )
+    return frames, counts
+
+
+def same(one, other):
+    assert one[1] == other[1]
+    assert one[0].keys() == other[0].keys()
+    for name, frame in one[0].items():
+        assert frame.equals(other[0][name]), name
+
+
+def decode(k, rank=0):
+    return (
+        f"[2026-11-20 10:{k // 60 % 60:02d}:{k % 60:02d} TP{rank}] Decode batch, "
+        f"#running-req: {k}, #token: {k * 100}, token usage: 0.{k % 100:02d}, cuda graph: True, "
+        f"gen throughput (token/s): {k}.25, #queue-req: {k % 7}"
+    )
+
+
+FAKE = decode(4, 9)
+RETRACT = (
+    "[2026-11-20 10:00:00 TP1] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+    "#new_token_ratio: 0.4213 -> 0.9871"
+)
+GOLDEN_LINES = [
+    line
+    for release in ("0.1.3", "0.1.17", "0.3.1", "0.4.9", "0.5.4", "0.5.23")
+    for line in (GOLDEN / f"{release}.log").read_text().split("\n")
+]
+LINES = st.one_of(
+    st.integers(0, 5000).map(decode),
+    st.sampled_from(GOLDEN_LINES),
+    st.sampled_from(
+        [
+            "",
+            "other text",
+            "  3%|#   | 1/36 [00:01<00:30]\r" + decode(11),
+            decode(12) + decode(13),
+            decode(14) + "\r",
+            decode(15)[:70],
+            f"sglang-1  | {decode(16)}",
+            json.dumps({"log": decode(17) + "\n", "stream": "stderr"}),
+            json.dumps({"log": RETRACT + "\n", "stream": "stderr"}).replace(">", "\\u003e"),
+            RETRACT,
+            f"[2026-11-20 10:00:00] Receive: obj=GenerateReqInput(rid='a', text='{FAKE}')",
+            '[2026-11-20 10:00:00] INFO:     10.0.0.7:51234 - "POST /x HTTP/1.1" 503 Down',
+            "[2026-11-20 10:00:00 TP0] Scheduler hit an exception: Traceback (most recent call "
+            'last):\n  File "x.py", line 1, in f\nValueError: CUDA out of memory.\n',
+            "[2026-11-20 10:00:00 TP0] Decode out of memory. Try to lower your batch size.\n"
+            "Try to allocate 3 tokens.\nAvailable tokens: 80\n",
+            '[2026-11-20 10:00:00] Receive: obj=GenerateReqInput(text="two\n'
+            + FAKE
+            + '\nlines", rid="b", stream=False)',
+            '[2026-11-20 10:00:00] Receive: obj=GenerateReqInput(text="open',
+            "Traceback (most recent call last):\n  File \"y.py\", line 2\nKeyError: 'z'",
+            "x" * 20_000 + FAKE,
+            f"[2026-11-20 10:00:00] Receive: obj=G(text='{'y' * 40_000} {FAKE}')",
+            "progress\r" * 3000 + decode(18),
+            "\0\0\0" + decode(19),
+            "\x1b[32m" + decode(20) + "\x1b[0m",
+            "[10:00:00 TP0] Decode batch. #running-req: 1, #token: 1, token usage: 0.10, "
+            "gen throughput (token/s): 1.00, #queue-req: 0",
+        ]
+    ),
+)
+LOGS = st.tuples(
+    st.lists(st.tuples(LINES, st.integers(1, 40)), min_size=1, max_size=25), st.booleans()
+).map(
+    lambda drawn: (
+        "\n".join(line for line, n in drawn[0] for _ in range(n)) + "\n" * drawn[1]
+    ).encode()
+)
+
+
+@given(st.binary(max_size=3000))
+@example(b"\xff\xfe\x00")
+@example(b"[2026-11-20 10:00:00 TP0] Decode batch")
+@example(b"Decode batch, #running-req: 99999999999999999999999999, #queue-req: 1")
+@example(b"[2026-99-99 99:99:99 TP999999999999] Decode batch, #running-req: 1, #queue-req: 1")
+@example(b'{"log": "[2026-11-20 10:00:00 TP0] Decode batch, #running-req: 1')
+@SLOW
+def test_any_bytes_parse(data):
+    frames, counts = parse(data)
+    if frames is not None and b"\0" not in data and data[:2] not in (b"\xfe\xff", b"\xff\xfe"):
+        assert counts[0] == data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+@given(st.lists(st.one_of(LINES.map(str.encode), st.binary(max_size=200)), max_size=30))
+@SLOW
+def test_known_lines_among_any_bytes_parse(parts):
+    parse(b"\n".join(parts))
+
+
+@given(LOGS, st.sampled_from([1, 100, 3000, 20_000]), st.sampled_from(["all", "errors"]))
+@SLOW
+def test_blocks_of_any_size_give_the_same(data, block_size, requests):
+    whole = parse(data, requests=requests)
+    if whole[0] is not None:
+        same(parse(data, block_size, requests), whole)
+
+
+@given(LOGS)
+@SLOW
+def test_it_does_not_matter_what_was_read_before(data):
+    fresh = parse(data)
+    parser = Parser("all")
+    parse(b"\n".join(line.encode() for line in GOLDEN_LINES) * 3, parser=parser)
+    parse(data, parser=parser)
+    if fresh[0] is not None:
+        same(parse(data, parser=parser), fresh)
+
+
+@given(LOGS)
+@SLOW
+def test_search_without_stringzilla_gives_the_same(data):
+    with_it = parse(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "Str", None)
+        without = parse(data)
+    if with_it[0] is not None:
+        same(without, with_it)
+
+
+NOISE = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0#"), max_size=80).filter(
+        lambda s: "batch" not in s and ": obj=" not in s and "Traceback" not in s
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=60), NOISE, st.randoms())
+@SLOW
+def test_noise_changes_coverage_only(ks, noise, random):
+    lines = [(decode(k), True) for k in ks]
+    plain, counts = parse("".join(line + "\n" for line, _ in lines).encode())
+    for text in noise:
+        lines.insert(random.randint(0, len(lines)), (text, False))
+    noisy, noisy_counts = parse("".join(line + "\n" for line, _ in lines).encode())
+    nos = [no for no, (_, real) in enumerate(lines, 1) if real]
+    assert noisy["batch"]["line_no"].to_list() == nos
+    assert noisy["batch"].drop("line_no").equals(plain["batch"].drop("line_no"))
+    assert noisy_counts[0] == counts[0] + len(noise)
+    assert noisy_counts[1:] == counts[1:]

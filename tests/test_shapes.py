@@ -1,0 +1,610 @@
+"""Wrapped, tagged and broken logs: the same rows come out whatever surrounds them."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from loganalyze.frames import Frames
+from loganalyze.parse import Parser
+from loganalyze.sources import open_sources
+
+DATA = Path(__file__).parent / "data" / "shapes"
+EXPECTED = [json.loads(line) for line in (DATA / "expected.jsonl").read_text().splitlines()]
+
+
+def read(path, requests="all"):
+    """Return the frames of one log, its coverage and its description."""
+    parser = Parser(requests)
+    (source,) = open_sources([str(path)])
+    parts = list(parser.read(source))
+    frames = {
+        name: pl.concat([getattr(p, name) for p in parts])
+        for name in ("batch", "event", "startup", "request")
+        if parts
+    }
+    return Frames(**frames) if parts else None, parser.coverage(), source
+
+
+@pytest.mark.parametrize("case", EXPECTED, ids=lambda case: case["file"])
+def test_shape(case):
+    frames, coverage, _ = read(DATA / case["file"])
+    rows = frames.batch.to_dicts()
+    columns = list(case["rows"][0])
+    assert [{k: row[k] for k in columns} for row in rows] == case["rows"]
+    assert coverage.lines_batch == len(rows)
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def body(k):
+    """Return a decode line's message; k makes every value different."""
+    return (
+        f"Decode batch, #running-req: {100 + k}, #token: {900000 + k}, token usage: 0.9{k % 10}, "
+        f"cuda graph: {k % 2 == 0}, gen throughput (token/s): {3000 + k}.25, #queue-req: {k}"
+    )
+
+
+def stamp(k):
+    return f"2026-11-20 10:00:{k:02d}"
+
+
+def own(k):
+    return f"[{stamp(k)} TP0] {body(k)}"
+
+
+def prefill(k):
+    return (
+        f"[{stamp(k)} TP0] Prefill batch, #new-seq: 1, #new-token: {k + 512}, #cached-token: 128, "
+        f"token usage: 0.90, #running-req: {k}, #queue-req: {k}, cuda graph: False, "
+        "input throughput (token/s): 812.40"
+    )
+
+
+def escaped(text):
+    return json.dumps(text)
+
+
+#: name: (line k of the log, what the wrapper says about the writer, zone)
+WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
+    "compose": (lambda k: f"sglang-1  | {own(k)}", "sglang-1", None),
+    "compose, aligned": (lambda k: f"worker_2     | {own(k)}", "worker_2", None),
+    "docker json-file": (
+        lambda k: (
+            f'{{"log":{escaped(own(k) + chr(10))},"stream":"stderr",'
+            f'"time":"2026-11-20T10:00:{k:02d}.{123456780 + k}Z"}}'
+        ),
+        None,
+        "UTC",
+    ),
+    "docker -t": (lambda k: f"2026-11-20T10:00:{k:02d}.123456789Z {own(k)}", None, "UTC"),
+    "CRI": (lambda k: f"2026-11-20T10:00:{k:02d}.{1000 + k}Z stderr F {own(k)}", None, "UTC"),
+    "CRI, eight hours off": (
+        lambda k: f"2026-11-20T02:00:{k:02d}.{1000 + k}Z stderr F {own(k)}",
+        None,
+        "+08:00",
+    ),
+    "CRI with an offset": (
+        lambda k: f"2026-11-20T10:00:{k:02d}.5+08:00 stdout F {own(k)}",
+        None,
+        "+08:00",
+    ),
+    "kubectl --prefix": (
+        lambda k: f"[pod/sglang-7d9f8b6c5-x2x9k/server] {own(k)}",
+        "sglang-7d9f8b6c5-x2x9k/server",
+        None,
+    ),
+    "kubectl --prefix --timestamps": (
+        lambda k: f"[pod/sglang-0/server] 2026-11-20T10:00:{k:02d}.000000001Z {own(k)}",
+        "sglang-0/server",
+        "UTC",
+    ),
+    "journald": (
+        lambda k: f"Nov 20 10:00:{k:02d} gpu-7 sglang[4242]: {own(k)}",
+        "gpu-7 sglang[4242]",
+        None,
+    ),
+    "journald, day of one digit": (
+        lambda k: f"Nov  2 10:00:{k:02d} gpu-7 python3[77]: {own(k)}",
+        "gpu-7 python3[77]",
+        None,
+    ),
+    "journald short-iso": (
+        lambda k: f"2026-11-20T10:00:{k:02d}+0000 gpu-7 sglang[4242]: {own(k)}",
+        "gpu-7 sglang[4242]",
+        "UTC",
+    ),
+    "syslog RFC 5424": (
+        lambda k: f"<34>1 2026-11-20T10:00:{k:02d}.003Z gpu-7 sglang 4242 - - {own(k)}",
+        "gpu-7 sglang 4242",
+        "UTC",
+    ),
+    "srun -l": (lambda k: f"3: {own(k)}", "3", None),
+    "srun -l, aligned": (lambda k: f" 3: {own(k)}", "3", None),
+    "Ray": (
+        lambda k: f"(SGLangEngine pid=123, ip=10.0.0.1) {own(k)}",
+        "SGLangEngine pid=123, ip=10.0.0.1",
+        None,
+    ),
+    "Ray, coloured": (
+        lambda k: f"\x1b[36m(SchedulerActor pid=9)\x1b[0m {own(k)}",
+        "SchedulerActor pid=9",
+        None,
+    ),
+    "torchrun": (lambda k: f"[rank0]: {own(k)}", "rank0", None),
+    "Fluent Bit": (
+        lambda k: (
+            f'{{"date":17636328{k:02d}.5,"log":{escaped(own(k))},"kubernetes":'
+            '{"pod_name":"sglang-0","container_name":"server"}}'
+        ),
+        "sglang-0",
+        None,
+    ),
+    "Fluentd, metadata first": (
+        lambda k: (
+            f'{{"kubernetes":{{"container_name":"server","pod_id":"8f3a-{k}"}},'
+            f'"log":{escaped(own(k))},"n":{k}}}'
+        ),
+        "server",
+        None,
+    ),
+    "Loki": (
+        lambda k: (
+            '{"streams":[{"stream":{"pod":"sglang-0"},"values":[["17636328'
+            f'{k:02d}000000000",{escaped(own(k))}]]}}]}}'
+        ),
+        "sglang-0",
+        None,
+    ),
+    "JSON in JSON": (
+        lambda k: json.dumps({"log": json.dumps({"message": own(k)}), "stream": "stderr"}),
+        None,
+        None,
+    ),
+    "JSON formatter": (
+        lambda k: json.dumps(
+            {
+                "asctime": f"{stamp(k)},250",
+                "levelname": "INFO",
+                "name": "sglang",
+                "message": body(k),
+            }
+        ),
+        None,
+        None,
+    ),
+    "JSON formatter, time last": (
+        lambda k: json.dumps({"message": body(k), "level": "info", "time": stamp(k) + ".250"}),
+        None,
+        None,
+    ),
+    "JSON with escaped slashes": (
+        lambda k: json.dumps({"message": own(k)}).replace("/", "\\/"),
+        None,
+        None,
+    ),
+    "logging with bars": (
+        lambda k: f"{stamp(k)},250 | INFO | logger:1071 | {body(k)}",
+        None,
+        None,
+    ),
+    "logging with dashes": (
+        lambda k: f"{stamp(k)},250 - sglang.srt.managers.scheduler - INFO - {body(k)}",
+        None,
+        None,
+    ),
+    "logging, level first": (
+        lambda k: f"INFO {stamp(k)},250 4242 [scheduler.py:1071] {body(k)}",
+        None,
+        None,
+    ),
+    "logging with brackets": (
+        lambda k: f"[{stamp(k)},250] [INFO] [scheduler] {body(k)}",
+        None,
+        None,
+    ),
+    "basicConfig default": (lambda k: f"INFO:sglang.srt.managers.scheduler:{body(k)}", None, None),
+    "dynamo": (
+        lambda k: (
+            f"\x1b[2m2026-11-20T10:00:{k:02d}.250000Z\x1b[0m \x1b[32m INFO\x1b[0m "
+            f"\x1b[2mscheduler.log_decode_stats\x1b[0m\x1b[2m:\x1b[0m {body(k)}"
+        ),
+        None,
+        "UTC",
+    ),
+    "dynamo, plain": (
+        lambda k: f"2026-11-20T10:00:{k:02d}.250000Z  INFO scheduler.log_decode_stats: {body(k)}",
+        None,
+        "UTC",
+    ),
+    "loguru": (
+        lambda k: f"{stamp(k)}.250 | INFO     | sglang.srt:log:214 - {own(k)}",
+        None,
+        None,
+    ),
+    "JSON inside a string": (
+        lambda k: json.dumps(json.dumps({"log": own(k) + "\n", "stream": "stderr"})),
+        None,
+        None,
+    ),
+    "JSON formatter, epoch": (
+        lambda k: json.dumps({"message": body(k), "ts": 1795168800.25 + k, "level": "info"}),
+        None,
+        "UTC",
+    ),
+    "journald JSON": (
+        lambda k: json.dumps({"_HOSTNAME": "gpu-7", "_PID": "4242", "MESSAGE": own(k), "N": k}),
+        "4242",
+        None,
+    ),
+    "logfmt": (
+        lambda k: f'time=2026-11-20T10:00:{k:02d}Z level=info msg="{own(k)}" n={k}',
+        None,
+        "UTC",
+    ),
+    "CSV": (
+        lambda k: f'"2026-11-20T10:00:{k:02d}.000Z","gpu-7","{own(k)}"',
+        None,
+        "UTC",
+    ),
+    "pdsh": (lambda k: f"node07: {own(k)}", "node07", None),
+    "mpirun --tag-output": (lambda k: f"[1,0]<stderr>:{own(k)}", None, None),
+    "grep -n": (lambda k: f"{k + 1}:{own(k)}", None, None),
+    "cat -n": (lambda k: f"{k + 1:6}\t{own(k)}", None, None),
+    "Markdown": (lambda k: f"- `{own(k)}`", None, None),
+    "quoted mail": (lambda k: f"> {own(k)}", None, None),
+    "slashes in the date": (
+        lambda k: f"{stamp(k).replace('-', '/')}.250 INFO sglang: {body(k)}",
+        None,
+        None,
+    ),
+    "two wrappers": (
+        lambda k: f"node-1  | 2026-11-20T10:00:{k:02d}.123Z {own(k)}",
+        "node-1",
+        "UTC",
+    ),
+    "lost bracket": (lambda k: own(k)[1:], None, None),
+    "progress bar, return": (
+        lambda k: f"  3%|#   | {k}/36 [00:01<00:30]\r{own(k)}",
+        None,
+        None,
+    ),
+    "progress bar, many returns": (
+        lambda k: "\r".join(
+            [f" {n}%|{'#' * n}| {n}/36 [00:01<00:30]" for n in range(9)] + [own(k)]
+        ),
+        None,
+        None,
+    ),
+    "progress bar, no return": (
+        lambda k: (
+            f" {k}%|{'█' * k}{' ' * (30 - k)}| {k}/36 [00:{k:02d}<00:30, 1.5{k}it/s]{own(k)}"
+        ),
+        None,
+        None,
+    ),
+    "access line without an end": (
+        lambda k: f'INFO:     10.0.0.{k}:5123{k} - "POST /generate HTTP/1.1" 200 OK{own(k)}',
+        None,
+        None,
+    ),
+    "coloured": (lambda k: f"\x1b[32m{own(k)}\x1b[0m", None, None),
+    "trailing blanks": (lambda k: f"{own(k)}   ", None, None),
+    "unknown wrapper": (lambda k: f"gpu7.rack3 @server {own(k)}", None, None),
+}
+
+
+def times(k, milliseconds=0):
+    return datetime(2026, 11, 20, 10, 0, k, milliseconds * 1000)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+@pytest.mark.parametrize("n", [20, 400])
+def test_wrapper(name, n, tmp_path):
+    line, stream, zone = WRAPPED[name]
+    path = tmp_path / "server.log"
+    path.write_text("".join(line(k % 30) + "\n" for k in range(n)))
+    frames, coverage, source = read(path)
+    rows = frames.batch
+    assert rows["line_no"].to_list() == list(range(1, n + 1))
+    ks = [k % 30 for k in range(n)]
+    assert rows["running_req"].to_list() == [100 + k for k in ks]
+    assert rows["token"].to_list() == [900000 + k for k in ks]
+    assert rows["cuda_graph"].to_list() == [k % 2 == 0 for k in ks]
+    assert rows["gen_throughput"].to_list() == [3000.25 + k for k in ks]
+    assert rows["queue_req"].to_list() == ks
+    has_own = own(0)[1:] in line(0) or escaped(own(0))[2:-1] in line(0) or "JSON" in name
+    ms = 0 if has_own and "formatter" not in name else 250
+    if name == "basicConfig default":
+        assert rows["time"].null_count() == n
+    else:
+        assert rows["time"].to_list() == [times(k, ms) for k in ks]
+        assert rows["time_has_date"].all()
+    assert rows["tp_rank"].to_list() == [0 if has_own and "formatter" not in name else None] * n
+    assert rows["stream"].to_list() == [stream] * n
+    assert source.tz == zone
+    assert (coverage.lines_total, coverage.lines_batch) == (n, n)
+    assert coverage.lines_unrecognised == 0
+    assert coverage.lines_partial == 0
+
+
+def log(tmp_path, text, name="server.log"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def rows_of(path, *columns, requests="all"):
+    frames, _, _ = read(path, requests)
+    return [] if frames is None else frames.batch.select(columns).rows()
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda k: own(k) + own(k + 20),
+        lambda k: own(k) + ", " + own(k + 20),
+        lambda k: f"sglang-1  | {own(k)}{own(k + 20)}",
+        lambda k: own(k) + "\r" + own(k + 20),
+        lambda k: json.dumps({"log": own(k) + "\n" + own(k + 20) + "\n"}),
+    ],
+)
+def test_two_records_on_one_line(joined, tmp_path):
+    path = log(tmp_path, "".join(joined(k) + "\n" for k in range(20)))
+    frames, coverage, _ = read(path)
+    want = [(k + 1, 100 + j, j) for k in range(20) for j in (k, k + 20)]
+    assert frames.batch.select("line_no", "running_req", "queue_req").rows() == want
+    assert coverage.lines_batch == coverage.lines_total == 20
+
+
+def test_two_kinds_on_one_line(tmp_path):
+    path = log(tmp_path, "".join(own(k) + prefill(k) + "\n" for k in range(3)))
+    assert rows_of(path, "line_no", "phase") == [
+        (n, phase) for n in (1, 2, 3) for phase in ("decode", "prefill")
+    ]
+
+
+def test_a_record_inside_another_loses_the_outer_one(tmp_path):
+    inner = own(7)
+    broken = own(3)[:60] + inner + "\n" + own(3)[60:] + "\n"
+    frames, coverage, _ = read(log(tmp_path, own(1) + "\n" + broken + own(2) + "\n"))
+    assert frames.batch["running_req"].to_list() == [101, 107, 102]
+    assert coverage.lines_unrecognised == 1
+    assert coverage.samples[0].line_no == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_encodings(encoding, tmp_path):
+    text = "".join(own(k) + "\n" for k in range(20))
+    path = log(tmp_path, text.encode(encoding))
+    assert rows_of(path, "running_req", "time") == [(100 + k, times(k)) for k in range(20)]
+
+
+def test_utf16_with_crlf_and_blank_lines(tmp_path):
+    text = "".join(own(k) + "\r\n\r\n" for k in range(20))
+    path = log(tmp_path, text.encode("utf-16"))
+    assert rows_of(path, "line_no", "running_req") == [(2 * k + 1, 100 + k) for k in range(20)]
+
+
+@pytest.mark.parametrize("n", [4, 400])
+def test_bad_utf8(n, tmp_path):
+    parts = [b"caf\xe9 \xff\xfe\n" + own(k % 30).encode() + b"\n" for k in range(n)]
+    parts.append(b"\xc3\x28 " + own(5).encode() + b"\n")
+    path = log(tmp_path, b"".join(parts))
+    assert rows_of(path, "line_no", "queue_req") == [
+        *((2 * k + 2, k % 30) for k in range(n)),
+        (2 * n + 1, 5),
+    ]
+
+
+def test_hole_at_the_start(tmp_path):
+    path = log(tmp_path, b"\0" * 100_000 + "".join(own(k) + "\n" for k in range(5)).encode())
+    assert rows_of(path, "line_no", "queue_req") == [(k + 1, k) for k in range(5)]
+
+
+@pytest.mark.parametrize("kept", [40, 70, 100, 130, 150])
+def test_half_written_last_line(kept, tmp_path):
+    text = "".join(own(k) + "\n" for k in range(5)) + own(9)[:kept]
+    frames, coverage, _ = read(log(tmp_path, text))
+    assert frames.batch["queue_req"].to_list() == [0, 1, 2, 3, 4]
+    assert coverage.lines_total == 6
+    assert coverage.lines_unrecognised == (kept >= len("[2026-11-20 10:00:09 TP0] Decode batch"))
+
+
+def test_whole_last_line_without_newline(tmp_path):
+    assert rows_of(log(tmp_path, own(3)), "line_no", "queue_req") == [(1, 3)]
+
+
+def test_servers_in_one_file(tmp_path):
+    names = ["decode-0", "decode-1", "prefill-0"]
+    path = log(tmp_path, "".join(f"{names[k % 3]}  | {own(k % 30)}\n" for k in range(300)))
+    assert rows_of(path, "stream", "queue_req") == [(names[k % 3], k % 30) for k in range(300)]
+
+
+def test_time_of_day_rolls_at_midnight(tmp_path):
+    clocks = ["22:00:00", "23:59:58", "00:00:01", "23:59:59", "00:00:02", "12:00:00", "09:00:00"]
+    message = "Decode batch. #running-req: 1, #token: 1, token usage: 0.10, #queue-req: 0"
+    retract = (
+        "Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: 0.4213 -> 0.9871"
+    )
+    lines = [f"[{clock} TP0] {message}\n" for clock in clocks]
+    lines.insert(5, f"[00:00:03 TP0] {retract}\n")
+    frames, _, _ = read(log(tmp_path, "".join(lines)))
+    days = [1, 1, 2, 1, 2, 2, 3]
+    assert frames.batch["time"].to_list() == [
+        datetime.fromisoformat(f"1970-01-0{day}T{clock}")
+        for day, clock in zip(days, clocks, strict=True)
+    ]
+    assert not frames.batch["time_has_date"].any()
+    assert frames.event["time"].to_list() == [datetime(1970, 1, 2, 0, 0, 3)]
+
+
+def test_no_stamp(tmp_path):
+    path = log(tmp_path, "".join(f"[gpu=3] {body(k)}\n" for k in range(3)))
+    assert rows_of(path, "time", "time_has_date", "gpu_id") == [(None, None, 3)] * 3
+
+
+FAKE = "[2026-01-05 03:04:05 TP0] " + body(9)
+PROMPT = f"please print\\n{FAKE}\\nthank you"
+ECHOES = {
+    "repr": f"[{stamp(1)}] Receive: obj=GenerateReqInput(rid='a', text='{PROMPT}', stream=False)",
+    "start": f"[{stamp(1)}] Receive: obj=GenerateReqInput(text='{FAKE}', rid='a')",
+    "start, double quotes": f'[{stamp(1)}] Receive: obj=GenerateReqInput(text="{FAKE}")',
+    "finish": f"[{stamp(1)}] Finish: obj=GenerateReqInput(text=None), out={{'text': '{FAKE}'}}",
+    "OpenAI": f"[{stamp(1)}] Receive OpenAI: obj={{'messages': [{{'content': '{FAKE}'}}]}}",
+    "JSON": f"[{stamp(1)}] "
+    + json.dumps(
+        {"timestamp": "x", "event": "request.received", "rid": "a", "obj": {"text": FAKE}}
+    ),
+    "docker": json.dumps(
+        {"log": f"[{stamp(1)}] Receive: obj=GenerateReqInput(text='{FAKE}')\n", "stream": "stderr"}
+    ),
+    "docker, JSON": json.dumps(
+        {
+            "log": f"[{stamp(1)}] "
+            + json.dumps({"event": "request.finished", "out": {"text": FAKE}})
+        }
+    ),
+    "compose": f"sglang-1  | [{stamp(1)}] Receive: obj=GenerateReqInput(text='{PROMPT}')",
+    "gateway": json.dumps({"messages": [{"role": "user", "content": FAKE}]}),
+    "another gateway": json.dumps({"inputs": FAKE, "parameters": {}}),
+    "quoted error": f'[{stamp(1)}] ValueError: cannot parse "{FAKE}"',
+    "sentence": f"[{stamp(1)}] The user wrote {body(3)}",
+    "URL": f'[{stamp(1)}] INFO:     10.0.0.7:1 - "GET /?q=Decode%20batch,%20#running-req:%201'
+    ' HTTP/1.1" 200 OK',
+    "far into the line": f"[{stamp(1)}] {'x' * 5000} {FAKE}",
+}
+
+
+@pytest.mark.parametrize("name", ECHOES)
+@pytest.mark.parametrize("requests", ["all", "errors"])
+def test_an_echoed_line_is_never_counted(name, requests, tmp_path):
+    lines = [own(k) if k % 2 else ECHOES[name] for k in range(200) if k % 2 == 0 or k < 60]
+    path = log(tmp_path, "\n".join(lines) + "\n")
+    frames, coverage, _ = read(path, requests)
+    assert frames.batch["queue_req"].to_list() == [k for k in range(60) if k % 2]
+    assert coverage.lines_batch == 30
+    assert coverage.lines_unrecognised == 0
+
+
+RAW = {
+    "plain": ("{}", lambda line: line),
+    "compose": ("sglang-1  | {}", lambda line: line),
+    "docker": ("{}", lambda line: json.dumps({"log": line + "\n", "stream": "stderr"})),
+}
+
+
+@pytest.mark.parametrize("wrapper", RAW)
+@pytest.mark.parametrize("inner", [1, 40])
+def test_a_raw_prompt_of_several_lines(wrapper, inner, tmp_path):
+    """Up to 0.4.1.post4 a logged prompt keeps its line breaks."""
+    form, encode = RAW[wrapper]
+    prompt = [
+        f'[{stamp(2)} TP0] Receive: obj=GenerateReqInput(text="print(x)',
+        *[FAKE] * inner,
+        "Traceback (most recent call last):",
+        f'{FAKE}", rid="abc123", stream=False)',
+    ]
+    lines = [own(1), *prompt, own(3), *prompt, *prompt, own(4)]
+    path = log(tmp_path, "".join(form.format(encode(line)) + "\n" for line in lines))
+    for requests in ("all", "errors"):
+        frames, coverage, _ = read(path, requests)
+        size = inner + 3
+        assert frames.batch.select("line_no", "queue_req").rows() == [
+            (1, 1),
+            (size + 2, 3),
+            (3 * size + 3, 4),
+        ]
+        assert frames.event.is_empty()
+        assert coverage.by_kind["request_log"] == 3
+        assert coverage.lines_known == coverage.lines_total == len(lines)
+        if requests == "all":
+            assert frames.request.select("line_no", "event", "rid").rows() == [
+                (no, "receive", "abc123") for no in (2, size + 3, 2 * size + 3)
+            ]
+
+
+@pytest.mark.parametrize("n", [3, 200])
+def test_go_escapes_arrows_in_json(n, tmp_path):
+    """Docker's json-file driver writes `>` as \\u003e."""
+    line = (
+        f"[{stamp(1)} TP3] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+        "#new_tokens_gained: 311, #new_token_ratio: 0.4213 -> 0.9871"
+    )
+    escaped_line = json.dumps({"log": line + "\n", "stream": "stderr"}).replace(">", "\\u003e")
+    frames, _, _ = read(log(tmp_path, (escaped_line + "\n") * n))
+    columns = ("tp_rank", "num_retracted_reqs", "old_new_token_ratio", "new_token_ratio")
+    assert frames.event.select(columns).rows() == [(3, 2, 0.4213, 0.9871)] * n
+
+
+ARGS = """ServerArgs(model_path='/m', chat_template="it's", served_model_name='a "b" \\\\n')"""
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: line,
+        lambda line: f"sglang-1  | {line}",
+        lambda line: json.dumps({"log": line + "\n", "stream": "stderr"}),
+        lambda line: json.dumps({"log": json.dumps({"msg": line}) + "\n"}),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 60_000])
+def test_server_args_keep_their_text(wrap, size, tmp_path):
+    args = ARGS[:-1] + f", json_model_override_args='{'x' * size}')"
+    path = log(tmp_path, wrap(f"[{stamp(1)}] server_args={args}") + "\n" + own(1) + "\n")
+    frames, _, _ = read(path)
+    assert frames.startup.select("kind", "text_style", "args_text").rows() == [
+        ("server_args", "repr", args)
+    ]
+    assert frames.startup["time"].to_list() == [times(1)]
+
+
+TRACE = [
+    f"[{stamp(1)} TP0] Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "/sgl/scheduler.py", line 1, in run',
+    "torch.OutOfMemoryError: CUDA out of memory.",
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "stream"),
+    [
+        (lambda line: line, None),
+        (lambda line: f"\x1b[31m{line}\x1b[0m", None),
+        (lambda line: f"sglang-1  | {line}", "sglang-1"),
+        (lambda line: f"2026-11-20T10:00:01.5Z stderr F {line}", None),
+        (lambda line: json.dumps({"log": line + "\n", "stream": "stderr"}), None),
+        (lambda line: f"gpu7.rack3 @server {line}", None),
+    ],
+)
+def test_a_traceback_is_one_record(wrap, stream, tmp_path):
+    lines = [own(1), *TRACE, own(2), *TRACE, *TRACE, own(3)]
+    path = log(tmp_path, "".join(wrap(line) + "\n" for line in lines))
+    frames, coverage, _ = read(path)
+    assert frames.batch["queue_req"].to_list() == [1, 2, 3]
+    assert frames.event["line_no"].to_list() == [2, 7, 11]
+    assert frames.event["stream"].to_list() == [stream] * 3
+    assert frames.event["kind"].to_list() == ["exception"] * 3
+    for text in frames.event["traceback"]:
+        assert "torch.OutOfMemoryError: CUDA out of memory." in text
+        assert "Decode" not in text
+    assert coverage.lines_known == len(lines)
+
+
+def test_chained_tracebacks_are_one_record(tmp_path):
+    chain = ["During handling of the above exception, another exception occurred:", ""]
+    chain += ["Traceback (most recent call last):", "KeyError: 1", ""]
+    lines = [*TRACE, *chain, own(1), "Traceback (most recent call last):", "KeyError: 2"]
+    frames, _, _ = read(log(tmp_path, "".join(line + "\n" for line in lines)))
+    assert frames.event.select("line_no", "kind").rows() == [(1, "exception"), (11, "traceback")]
+    assert "KeyError: 1" in frames.event["traceback"][0]
+
+
+def test_an_open_prompt_that_never_ends_hides_nothing(tmp_path):
+    head = f'[{stamp(2)} TP0] Receive: obj=GenerateReqInput(text="and then'
+    lines = [head, *[own(k % 30) for k in range(3000)]]
+    assert len(rows_of(log(tmp_path, "\n".join(lines) + "\n"), "line_no")) == 3000

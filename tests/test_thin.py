@@ -1,0 +1,89 @@
+"""Reducing a very long log must lose no extreme, no sum and no count."""
+
+from datetime import datetime, timedelta
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loganalyze import schema, thin
+
+T0 = datetime(2026, 1, 1)
+
+
+def batch(rows):
+    """Return a batch frame of (second, phase, usage, queue, running, throughput, new_token)."""
+    return schema.conform(
+        pl.DataFrame(
+            {
+                "source": ["a.log"] * len(rows),
+                "line_no": list(range(1, len(rows) + 1)),
+                "time": [T0 + timedelta(seconds=r[0]) for r in rows],
+                "phase": [r[1] for r in rows],
+                "token_usage": [r[2] for r in rows],
+                "queue_req": [r[3] for r in rows],
+                "running_req": [r[4] for r in rows],
+                "gen_throughput": [r[5] if r[1] == "decode" else None for r in rows],
+                "new_token": [r[6] if r[1] == "prefill" else None for r in rows],
+                "lines": [1] * len(rows),
+            },
+            schema_overrides={"gen_throughput": pl.Float64, "new_token": pl.Int64},
+        ),
+        schema.BATCH,
+    )
+
+
+def test_a_cell_keeps_its_last_line_and_its_extremes():
+    rows = [
+        (0, "decode", 0.50, 3, 10, 100.0, 0),  # line 1: lowest usage
+        (1, "decode", 0.90, 3, 11, 110.0, 0),  # line 2: highest usage
+        (2, "decode", 0.60, 9, 12, 120.0, 0),  # line 3: longest queue
+        (3, "decode", 0.61, 3, 12, 115.0, 0),  # line 4: nothing of note
+        (4, "decode", 0.62, 2, 40, 990.0, 0),  # line 5: most running, shortest queue, fastest
+        (5, "decode", 0.63, 3, 12, 116.0, 0),  # line 6: nothing of note
+        (6, "decode", 0.64, 3, 12, 117.0, 0),  # line 7: last
+    ]
+    kept = thin.thin(batch(rows), 8)
+    assert kept["line_no"].to_list() == [1, 2, 3, 5, 7]
+    assert kept["lines"].to_list() == [0, 0, 0, 0, 7]
+
+
+def test_prefill_lines_are_summed_into_one_and_states_carry_no_sums():
+    rows = [
+        (0, "prefill", 0.95, 7, 10, 0.0, 100),  # line 1: highest usage and queue
+        (1, "prefill", 0.20, 1, 10, 0.0, 200),  # line 2: lowest usage and queue
+        (2, "prefill", 0.50, 2, 10, 0.0, 300),  # line 3: last
+        (9, "prefill", 0.50, 2, 10, 0.0, 400),  # line 4: next cell
+    ]
+    kept = thin.thin(batch(rows), 8)
+    assert kept["line_no"].to_list() == [1, 2, 3, 4]
+    assert kept["new_token"].to_list() == [None, None, 600, 400]
+    assert kept["lines"].to_list() == [0, 0, 3, 1]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 40),
+        st.sampled_from(["decode", "prefill"]),
+        st.sampled_from([0.1, 0.5, 0.9, 1.0]),
+        st.integers(0, 5),
+        st.integers(0, 5),
+        st.sampled_from([0.0, 10.0, 20.0]),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=60,
+).map(sorted)
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_reducing_twice_is_reducing_once_and_nothing_is_lost(rows):
+    whole = batch(rows)
+    once = thin.thin(whole, 8)
+    assert thin.thin(thin.thin(whole, 2), 8).equals(once)
+    assert once["lines"].sum() == len(rows)
+    assert once["new_token"].sum() == whole["new_token"].sum()
+    for column in ("token_usage", "queue_req", "running_req", "gen_throughput"):
+        assert once[column].max() == whole[column].max()
+        assert once[column].min() == whole[column].min()
