@@ -18,8 +18,10 @@ import click
 from loganalyze import __version__
 from loganalyze.cli._shared import examples, print_error
 from loganalyze.cli.check import check
+from loganalyze.cli.compare import compare
 from loganalyze.cli.explain import explain
 from loganalyze.cli.export import export
+from loganalyze.cli.follow import follow
 from loganalyze.cli.formats import formats
 from loganalyze.cli.plan import plan
 from loganalyze.cli.report import report
@@ -122,7 +124,9 @@ def main() -> None:
 for _command in (
     check,
     report,
+    compare,
     plan,
+    follow,
     export,
     explain,
     formats,

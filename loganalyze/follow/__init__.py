@@ -1,0 +1,378 @@
+"""While it happens: the rules of `check`, asked again and again as the log grows.
+
+Lines go through the parser that reads whole logs into a window of bounded size; every few
+seconds of log time the rules run over the window, and `Alerts` makes of what they find one
+alert and one all-clear each. At the end of a log the findings are those of `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import polars as pl
+
+from loganalyze import derive, pipeline, reading, rules
+from loganalyze.filters import Filters
+from loganalyze.follow.alerts import Alerts, Event
+from loganalyze.follow.gauges import Gauges, Now
+from loganalyze.follow.live import LiveReader, LiveSource
+from loganalyze.follow.window import Window
+from loganalyze.frames import Frames
+from loganalyze.model import Finding, Report, SessionData
+from loganalyze.parse import Parser
+from loganalyze.rules import Profile
+
+__all__ = ["Change", "Follower", "Now", "State", "StatusLine"]
+
+State = Literal["waiting", "undetermined", "healthy", "degraded", "saturated", "idle", "silent"]
+
+#: Seconds of log time from one run of the rules to the next; more where there is much to catch up.
+EVERY_S = 15.0
+#: Runs of the rules over what came at once.
+_CATCH_UP_RUNS = 40
+#: Without stamps the rules run every so many statistics lines.
+EVERY_LINES = 200
+
+#: The last lines before a pause are judged after this long: they may be a server's last words.
+QUIET_S = 3.0
+
+#: A server is called idle after this long without a running or waiting request.
+IDLE_S = 60.0
+#: A server with running requests is called silent after this long without a line.
+SILENT_S = 45.0
+
+#: A clock this far behind was set back (or one stamp was wrong): time begins anew.
+_SET_BACK = timedelta(seconds=120)
+
+#: A log this short is not called healthy (see rules.registry).
+_JUDGED_S, _JUDGED_LINES = 30.0, 20
+
+_SATURATED = frozenset({"KV001", "KV002", "SWA001", "MAM001", "PDD001"})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of state.
+
+    Attributes:
+        event: `alert` and `clear` carry their finding; `state` is any other change; `end` the
+            end of the log.
+        time: newest stamp of the log; None without stamps.
+        state, was: the state now and before.
+        active: codes that are raised now.
+        now: what the server printed last.
+    """
+
+    event: Literal["alert", "clear", "state", "end"]
+    time: datetime | None
+    state: State
+    was: State
+    active: tuple[str, ...]
+    now: Now
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLine:
+    """Everything that a view of a followed log shows.
+
+    `trail` holds the values of the last minutes, oldest first: usage, running, waiting, rate.
+    `raised` is how often each code was raised since the start.
+    """
+
+    names: tuple[str, ...]
+    state: State
+    since: datetime | None
+    active: tuple[Finding, ...]
+    now: Now
+    trail: Mapping[str, Sequence[float | None]]
+    lines: int
+    raised: Mapping[str, int]
+    capacity_tokens: int | None
+
+
+class Follower:
+    """Judges logs while they grow.
+
+    Args:
+        overrides: limits of rules, checked.
+        profile: what the servers are for.
+    """
+
+    def __init__(
+        self, overrides: Mapping[str, float] | None = None, profile: Profile | None = None
+    ) -> None:
+        self._overrides = dict(overrides or {})
+        self._profile = profile
+        self._parser = Parser()
+        self._window = Window()
+        self._readers: dict[str, LiveReader] = {}
+        self._sources: dict[str, LiveSource] = {}
+        self._alerts = Alerts()
+        self._gauges = Gauges()
+        self._state: State = "waiting"
+        self._since: datetime | None = None
+        self._raised: dict[str, int] = {}
+        self._clock: datetime | None = None
+        self._next: datetime | None = None
+        self._next_line = EVERY_LINES
+        self._seen: dict[str, int] = {}
+        self._capacity: int | None = None
+        self._judged = False
+        self._unjudged = False
+
+    # -- what comes in --------------------------------------------------------------------
+
+    def add(self, name: str, kind: str) -> None:
+        """Take in a log; its lines come by `push`."""
+        source = LiveSource(name, kind)
+        self._sources[name] = source
+        self._readers[name] = LiveReader(self._parser, source)
+        self._window.order.append(name)
+
+    def push(self, name: str, data: bytes, *, history: bool = False) -> list[Change]:
+        """Take whole lines of a log, and tell what changed.
+
+        Args:
+            name: of the log.
+            data: the lines, each with its end.
+            history: what was written before anyone watched: kept, but not judged yet.
+        """
+        if not data:
+            return []
+        reader = self._readers[name]
+        settled = reader.feed(self._sources[name].take(data))
+        if settled is not None:
+            self._window.add(settled)
+        pending = None if history else reader.pending()
+        if pending is None:
+            self._window.pending.pop(name, None)
+        else:
+            self._window.pending[name] = pending
+        return [] if history else self._judge_new(name, settled, pending)
+
+    def tick(self, quiet_s: float) -> list[Change]:
+        """Tell what changes because nothing comes.
+
+        Args:
+            quiet_s: seconds since the last line came.
+        """
+        now = self._gauges.now
+        if self._clock is None or quiet_s < QUIET_S:
+            return []
+        if self._unjudged:
+            return self._run()
+        if quiet_s < EVERY_S:
+            return []
+        busy = (now.running or 0) + (now.waiting or 0) > 0
+        told: list[tuple[Event, Finding]] = []
+        if not busy:
+            moment = self._clock + timedelta(seconds=quiet_s)
+            told = self._alerts.expire(moment, now.line)
+        return self._changes(told, quiet_s=quiet_s)
+
+    def catch_up(self) -> list[Change]:
+        """Judge everything that is there, at once: after the history of a log was read."""
+        for name, reader in self._readers.items():
+            pending = reader.pending()
+            if pending is not None:
+                self._window.pending[name] = pending
+        frames = self._window.frames()
+        if frames:
+            newest = [frames[name]["time"].max() for name in ("batch", "event", "startup")]
+            times = [t for t in newest if isinstance(t, datetime)]
+            self._note(frames["batch"], max(times, default=None))
+            self._seen = {name: source.lines for name, source in self._sources.items()}
+        return self._run()
+
+    def finish(self) -> list[Change]:
+        """Tell what the end of the logs changes; the last line may lack its end."""
+        self._window.pending.clear()
+        for reader in self._readers.values():
+            last = reader.finish()
+            if last is not None:
+                self._window.add(last)
+        changes = self._run()
+        return [*changes, self._change("end", None, self._state)]
+
+    # -- what goes out --------------------------------------------------------------------
+
+    @property
+    def lines(self) -> int:
+        """Lines read."""
+        return sum(source.lines for source in self._sources.values())
+
+    @property
+    def statistics(self) -> int:
+        """Statistics lines read."""
+        return self._parser.coverage().lines_batch
+
+    def report(self, command: str = "") -> Report:
+        """Return the report on what is in the window: the last day."""
+        report, _ = pipeline.judge(
+            self._window,
+            list(self._sources.values()),
+            self._parser.coverage(),
+            overrides=self._overrides,
+            profile=self._profile,
+            command=command,
+        )
+        return report
+
+    def status(self) -> StatusLine:
+        """Return what a view shows."""
+        return StatusLine(
+            names=tuple(self._sources),
+            state=self._state,
+            since=self._since,
+            active=tuple(self._alerts.active),
+            now=self._gauges.latest(),
+            trail=self._gauges.trail(),
+            lines=self.lines,
+            raised=dict(self._raised),
+            capacity_tokens=self._capacity,
+        )
+
+    # -- when the rules run ---------------------------------------------------------------
+
+    def _judge_new(
+        self, name: str, settled: Frames | None, pending: Frames | None
+    ) -> list[Change]:
+        """Run the rules at each moment of log time that the new rows reach."""
+        seen = self._seen.get(name, 0)
+        parts = [f for f in (settled, pending) if f is not None]
+        marks = [
+            rows.select("line_no", "time")
+            for f in parts
+            for rows in (f.batch, f.event, f.startup)
+            if rows.height
+        ]
+        if not marks:
+            return []
+        new = pl.concat(marks).filter(pl.col("line_no") > seen).sort("line_no")
+        if not new.height:
+            return []
+        self._seen[name] = int(new["line_no"][-1])
+        self._unjudged = True
+        newest = new["time"].max()
+        if self._clock and isinstance(newest, datetime) and self._clock - newest > _SET_BACK:
+            self._clock = self._next = None
+        batch = pl.concat([f.batch for f in parts]).filter(pl.col("line_no") > seen)
+        changes: list[Change] = []
+        for stop in self._stops(new):
+            line = int(new["line_no"][stop])
+            self._note(batch.filter(pl.col("line_no") < line), new["time"][stop])
+            batch = batch.filter(pl.col("line_no") >= line)
+            self._window.until = (name, line)
+            changes += self._run()
+        self._window.until = None
+        self._note(batch, new["time"].max())
+        return [*changes, *self._changes([])]
+
+    def _stops(self, new: pl.DataFrame) -> list[int]:
+        """Return the rows before which the rules run: the first at or after each due moment."""
+        times = new["time"]
+        newest = times.max()
+        if not isinstance(newest, datetime):
+            stops = list(range(self._next_line, new.height, EVERY_LINES))
+            self._next_line = (stops[-1] + EVERY_LINES if stops else self._next_line) - new.height
+            return stops
+        if self._next is None:
+            self._next = _after(times.drop_nulls()[0], EVERY_S)
+        stops = []
+        behind = (newest - self._next).total_seconds()
+        step = EVERY_S if behind < 10 * EVERY_S else max(4 * EVERY_S, behind / _CATCH_UP_RUNS)
+        while self._next <= newest:
+            hit = int((times >= self._next).fill_null(False).arg_max() or 0)
+            stops.append(hit)
+            self._next = _after(times[hit], step)
+        return stops
+
+    def _run(self) -> list[Change]:
+        """Run the rules over what may be seen, and tell what changed."""
+        self._unjudged = self._window.until is not None
+        if not self._window.frames():
+            return []
+        sessions = reading.measured(self._window, list(self._sources.values()), Filters())
+        if not sessions:
+            return []
+        outcomes = rules.run(_latest(sessions), self._overrides, self._profile)
+        self._capacity = sessions[-1].session.capacity.kv_tokens
+        self._judged = _long_enough(sessions)
+        told = self._alerts.update(rules.findings(outcomes), self._clock, self._gauges.now.line)
+        return self._changes(told)
+
+    def _note(self, batch: pl.DataFrame, time: object) -> None:
+        if batch.height:
+            self._gauges.update(derive.add_columns(batch))
+        if isinstance(time, datetime):
+            self._clock = time if self._clock is None else max(time, self._clock)
+
+    # -- states ---------------------------------------------------------------------------
+
+    def _changes(
+        self, told: Sequence[tuple[Event, Finding]], quiet_s: float = 0.0
+    ) -> list[Change]:
+        """Return the alerts and all-clears, or the change of state where there are none."""
+        was = self._state
+        self._state = self._state_now(quiet_s)
+        if self._state != was:
+            self._since = self._clock
+        changes = []
+        for event, finding in told:
+            if event == "alert":
+                self._raised[finding.code] = self._raised.get(finding.code, 0) + 1
+            changes.append(self._change(event, finding, was))
+        if not changes and self._state != was:
+            changes.append(self._change("state", None, was))
+        return changes
+
+    def _change(
+        self, event: Literal["alert", "clear", "state", "end"], finding: Finding | None, was: State
+    ) -> Change:
+        now = self._gauges.latest()
+        active = tuple(sorted({f.code for f in self._alerts.active}))
+        return Change(event, self._clock, self._state, was, active, now, finding)
+
+    def _state_now(self, quiet_s: float) -> State:
+        now = self._gauges.now
+        active = {f.code for f in self._alerts.active}
+        if active & _SATURATED:
+            return "saturated"
+        if active:
+            return "degraded"
+        if not now.line:
+            return "waiting"
+        busy = (now.running or 0) + (now.waiting or 0) > 0
+        if busy and quiet_s >= SILENT_S:
+            return "silent"
+        if self._gauges.idle_s + (0.0 if busy else quiet_s) >= IDLE_S:
+            return "idle"
+        return "healthy" if self._judged else "undetermined"
+
+
+def _after(time: datetime, step_s: float) -> datetime:
+    """Return the next moment of a grid of `step_s` seconds that starts with the day."""
+    midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
+    passed = (time - midnight).total_seconds() // step_s + 1
+    return midnight + timedelta(seconds=passed * step_s)
+
+
+def _latest(sessions: Sequence[SessionData]) -> list[SessionData]:
+    """Return the last two sessions of each log: what is over long since is not judged again."""
+    logs: dict[str, list[SessionData]] = {}
+    for data in sessions:
+        logs.setdefault(data.session.source, []).append(data)
+    kept = {data.session.id for own in logs.values() for data in own[-2:]}
+    return [data for data in sessions if data.session.id in kept]
+
+
+def _long_enough(sessions: Sequence[SessionData]) -> bool:
+    last = sessions[-1].session
+    lines = sessions[-1].batch.height
+    if lines < _JUDGED_LINES or last.start is None or last.end is None:
+        return lines >= _JUDGED_LINES and last.start is None
+    return (last.end - last.start).total_seconds() >= _JUDGED_S

@@ -1,0 +1,110 @@
+"""One alert when a finding begins, one all-clear when it has ended for good.
+
+Rules have their own hysteresis, but each time they are asked the log is a little longer, and
+the end of a log is where they know least. So a finding that was raised stays raised until it
+was not seen for a while. What comes with something at least as severe is raised without a word
+of its own: one saturation is one alert, whatever it drags along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from loganalyze.model import Finding, Severity
+
+#: An episode is going on if it ended at most this long ago: rules smooth over seconds.
+GRACE_S = 20.0
+#: An alert is over when no episode was going on for this long.
+CLEAR_S = 120.0
+#: The same in lines, for logs without stamps.
+GRACE_LINES, CLEAR_LINES = 20, 200
+
+Event = Literal["alert", "clear"]
+
+
+@dataclass(slots=True)
+class _Raised:
+    finding: Finding
+    last_time: datetime | None
+    last_line: int
+    told: bool = False
+
+
+class Alerts:
+    """The findings that are raised, by log and code."""
+
+    def __init__(self) -> None:
+        self._raised: dict[tuple[str | None, str], _Raised] = {}
+        self._before: tuple[datetime | None, int] | None = None
+
+    @property
+    def active(self) -> list[Finding]:
+        """What is raised, in the order in which it began."""
+        return [one.finding for one in self._raised.values()]
+
+    def update(
+        self, findings: Iterable[Finding], now: datetime | None, line: int
+    ) -> list[tuple[Event, Finding]]:
+        """Take what the rules found up to a moment.
+
+        Args:
+            findings: all findings of the log so far, worst first.
+            now: the newest stamp; None without stamps.
+            line: the newest line.
+
+        Returns:
+            What begins and what ends, in the order in which it is to be told.
+        """
+        # What began and ended between two looks must not be missed.
+        since_time, since_line = self._before or (now, line)
+        self._before = now, line
+        for finding in findings:
+            if finding.severity < Severity.WARNING or finding.explained_by is not None:
+                continue
+            key = (finding.episodes[-1].source if finding.episodes else None, finding.code)
+            known = self._raised.get(key)
+            if _going_on(finding, since_time, since_line):
+                told = known.told if known else False
+                self._raised[key] = _Raised(finding, now, line, told)
+            elif known and known.finding.session == finding.session:
+                known.finding = finding
+        return self.expire(now, line)
+
+    def expire(self, now: datetime | None, line: int) -> list[tuple[Event, Finding]]:
+        """Return the all-clears of what has not been seen for long enough, and new alerts."""
+        over = [key for key, one in self._raised.items() if _is_over(one, now, line)]
+        ended = [self._raised.pop(key) for key in over]
+        told: list[tuple[Event, Finding]] = []
+        for (source, _), one in sorted(
+            self._raised.items(), key=lambda item: -item[1].finding.severity
+        ):
+            fresh = one.last_time == now and one.last_line == line
+            if fresh and not one.told and not self._covered(source, one.finding.severity):
+                one.told = True
+                told.append(("alert", one.finding))
+        return [*told, *(("clear", one.finding) for one in ended if one.told)]
+
+    def _covered(self, source: str | None, severity: Severity) -> bool:
+        """Whether something at least as severe was told of the same log."""
+        return any(
+            one.told and one.finding.severity >= severity
+            for (other, _), one in self._raised.items()
+            if other == source
+        )
+
+
+def _going_on(finding: Finding, since: datetime | None, since_line: int) -> bool:
+    """Whether an episode was going on at a moment, or began after it."""
+    ends = [e.end for e in finding.episodes if e.end is not None]
+    if since is not None and ends:
+        return max(ends) >= since - timedelta(seconds=GRACE_S)
+    return any(e.last_line >= since_line - GRACE_LINES for e in finding.episodes)
+
+
+def _is_over(one: _Raised, now: datetime | None, line: int) -> bool:
+    if now is not None and one.last_time is not None:
+        return abs(now - one.last_time) >= timedelta(seconds=CLEAR_S)  # a clock may be set back
+    return line - one.last_line >= CLEAR_LINES

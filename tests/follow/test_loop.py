@@ -1,0 +1,205 @@
+"""The loop and the command: files that appear and rotate, standard input to its end."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from loganalyze.errors import InputError, UsageError
+from loganalyze.follow import Follower, loop
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*args, stdin=b"", **extra):
+    return subprocess.run(
+        [sys.executable, "-m", "loganalyze", "follow", *map(str, args)],
+        input=stdin,
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+        timeout=100,
+        **extra,
+    )
+
+
+class Script:
+    """Does one thing to the files in each round of the loop, then stops it."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+        self.notes, self.changes, self.rounds = [], [], 0
+
+    def is_over(self):
+        self.rounds += 1
+        if not self.steps:
+            return self.rounds > 40
+        if self.rounds % 3 == 0:  # a rotation takes a round or two to be seen
+            self.steps.pop(0)()
+        return False
+
+    def run(self, follower, *paths):
+        loop.run(
+            [str(p) for p in paths],
+            follower,
+            on_change=self.changes.append,
+            on_status=lambda: None,
+            on_note=self.notes.append,
+            poll_s=0.001,
+            is_over=self.is_over,
+        )
+
+
+def append(log, data):
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def test_a_file_through_rotations(saturated, tmp_path):
+    log = tmp_path / "server.log"
+    lines = saturated.read_bytes().splitlines(keepends=True)[:300]
+    parts = [b"".join(lines[k : k + 60]) for k in range(0, 300, 60)]
+    half = len(parts[2]) // 2
+    follower = Follower()
+    script = Script(
+        lambda: append(log, parts[0]),
+        lambda: append(log, parts[1]),
+        lambda: (log.rename(tmp_path / "server.log.1"), append(log, parts[2][:half])),
+        lambda: append(log, parts[2][half:]),
+        lambda: log.write_bytes(parts[3]),
+        lambda: append(log, parts[4]),
+    )
+    script.run(follower, log)
+    assert follower.lines == 300
+    assert script.notes[0] == f"{log}: not there yet; waiting for it"
+    assert script.notes[1] == f"{log}: found"
+    assert script.notes.count(f"{log}: rotated; going on with the new file") == 2
+    assert script.changes[-1].event == "end"
+
+
+def test_several_files(saturated, tmp_path):
+    lines = saturated.read_bytes().splitlines(keepends=True)[:100]
+    a, b = tmp_path / "a.log", tmp_path / "b.log"
+    a.write_bytes(b"".join(lines))
+    follower = Follower()
+    script = Script(lambda: append(b, b"".join(lines[:50])))
+    script.run(follower, a, b)
+    assert follower.lines == 150
+    assert {s.name: s.lines for s in follower.report().sources} == {str(a): 100, str(b): 50}
+
+
+def test_a_directory_is_no_log(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        Script().run(Follower(), tmp_path)
+
+
+def test_a_compressed_log_does_not_grow(tmp_path, saturated):
+    packed = tmp_path / "server.log.gz"
+    packed.write_bytes(gzip.compress(saturated.read_bytes()))
+    with pytest.raises(InputError, match="not a plain text file") as error:
+        Script().run(Follower(), packed)
+    assert "loganalyze check" in error.value.hint
+
+
+def test_a_log_named_twice(tmp_path):
+    with pytest.raises(UsageError, match="twice"):
+        Script().run(Follower(), tmp_path / "a", tmp_path / "a")
+
+
+def test_other_text_is_not_followed_to_a_verdict():
+    done = run("-", stdin=b"GET /index.html\n" * 50)
+    assert done.returncode == 2
+    assert b"no SGLang line in 50 lines" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def piped(saturated, tmp_path_factory):
+    out = tmp_path_factory.mktemp("hook") / "told.jsonl"
+    program = f"import sys; open({str(out)!r}, 'a').write(sys.stdin.read() + chr(10))"
+    command = f'{sys.executable} -c "{program}"'
+    done = run("-", "--json", "--on-finding", command, stdin=saturated.read_bytes())
+    return done, out
+
+
+def test_standard_input_to_its_end_as_json(piped):
+    done, _ = piped
+    assert done.returncode == 0, done.stderr
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [(o["event"], o["finding"]["code"]) for o in objects if o["finding"]]
+    assert told == [("alert", "KV001"), ("clear", "KV001")]
+    assert objects[-1]["event"] == "end"
+    assert "KV001" in {f["code"] for f in objects[-1]["findings"]}
+    assert objects[-1]["verdict"]["primary"] == "KV001"
+
+
+def test_the_command_runs_once_per_alert_and_once_per_all_clear(piped):
+    _, out = piped
+    told = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(t["event"], t["code"]) for t in told] == [("alert", "KV001"), ("clear", "KV001")]
+
+
+def test_plain_lines_when_not_a_terminal(saturated):
+    head = b"".join(saturated.read_bytes().splitlines(keepends=True)[:200])
+    done = run("-", stdin=head)
+    assert done.returncode == 0
+    text = done.stdout.decode()
+    assert "\x1b" not in text
+    assert text.splitlines()[-1].endswith("end of the log, healthy")
+
+
+def test_metrics_while_following(saturated, tmp_path):
+    log = tmp_path / "server.log"
+    log.write_bytes(saturated.read_bytes())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loganalyze", "follow", str(log), "--metrics", "0", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        url = process.stderr.readline().decode().split()[-1]
+        process.stdout.readline()  # the state after the history
+        text = ""
+        for _ in range(200):
+            if "loganalyze_kv_usage" in text:
+                break
+            with urllib.request.urlopen(url) as answer:
+                text = answer.read().decode()
+            time.sleep(0.05)
+        assert 'loganalyze_state{state="healthy"} 1' in text
+        assert "loganalyze_kv_capacity_tokens 60000" in text
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "options", [["--on-finding", ""], ["--webhook", "file:///etc/passwd"], ["--metrics", "70000"]]
+)
+def test_bad_usage(options, tmp_path):
+    assert run(tmp_path / "x.log", *options).returncode == 2
+
+
+def test_an_interrupt_ends_with_130(tmp_path, saturated):
+    log = tmp_path / "server.log"
+    log.write_bytes(b"".join(saturated.read_bytes().splitlines(keepends=True)[:100]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loganalyze", "follow", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout.readline()  # the state after the history: it follows now
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"interrupted" in err
