@@ -24,7 +24,9 @@ from loganalyze.cli.export import export
 from loganalyze.cli.follow import follow
 from loganalyze.cli.formats import formats
 from loganalyze.cli.plan import plan
+from loganalyze.cli.query import query
 from loganalyze.cli.report import report
+from loganalyze.cli.scan import scan
 from loganalyze.cli.selfcheck import selfcheck
 from loganalyze.errors import LogAnalyzeError
 
@@ -124,6 +126,8 @@ def main() -> None:
 for _command in (
     check,
     report,
+    scan,
+    query,
     compare,
     plan,
     follow,

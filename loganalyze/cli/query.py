@@ -1,0 +1,80 @@
+"""`loganalyze query`: SQL over the dataset of a scan."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from loganalyze.cli import _outputs, _shared
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@click.command(
+    epilog=_shared.examples(
+        'loganalyze query archive/ "SELECT log, headline FROM runs WHERE is_problem"',
+        'loganalyze query archive/ "SELECT primary, count(*) AS n FROM runs GROUP BY primary"',
+        'loganalyze query archive/ "SELECT * FROM findings" --json | jq .summary',
+        "loganalyze query archive/ --schema",
+    )
+)
+@click.argument("folder", metavar="DIR")
+@click.argument("sql", required=False)
+@click.option("--schema", "describe", is_flag=True, help="List the tables and their columns.")
+@click.option(
+    "--csv", "form", flag_value="csv", default="table", type=str, help="Print all rows as CSV."
+)
+@click.option("--json", "form", flag_value="json", help="Print all rows, one JSON object a line.")
+def query(
+    folder: str, sql: str | None, describe: bool, form: Literal["table", "csv", "json"]
+) -> None:
+    """Run SQL on the tables that `scan` wrote: runs, findings, episodes and series.
+
+    DIR is the folder of results. The same Parquet files can be read by Polars and DuckDB.
+    """
+    from loganalyze.scan import dataset
+    from loganalyze.scan import query as library
+
+    if describe:
+        _outputs.to_stdout(dataset.describe().rstrip())
+        return
+    if not sql:
+        raise click.UsageError("Give a statement, or --schema.")
+    _outputs.to_stdout(_text(library.run(folder, sql), form))
+
+
+def _text(rows: pl.DataFrame, form: str) -> str:
+    """Return rows for a terminal, or all of them for a program."""
+    import polars as pl
+
+    from loganalyze.report import words
+
+    if form == "csv":
+        return rows.write_csv().rstrip("\n")
+    if form == "json":
+        lines = (json.dumps(row, default=_plain) for row in rows.iter_rows(named=True))
+        return "\n".join(lines)
+    # Log text must not steer a terminal.
+    shown = rows.with_columns(
+        pl.col(pl.String).map_elements(words.clean, return_dtype=pl.String, skip_nulls=True)
+    )
+    with pl.Config(
+        tbl_rows=50,
+        tbl_cols=-1,
+        tbl_width_chars=max(_shared.width(), 60),
+        fmt_str_lengths=80,
+        tbl_hide_dataframe_shape=True,
+        tbl_hide_column_data_types=True,
+        tbl_formatting="ASCII_MARKDOWN",
+    ):
+        text = str(shown)
+    if rows.height > 50:
+        text += f"\n({rows.height:,} rows, of which 50 are shown; --csv or --json prints all)"
+    return text
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,161 @@
+"""The page of an archive: every run in one table, worst first, and what recurs where.
+
+Complete without script, which adds sorting and filters; nothing loads from a network.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from loganalyze.report import words
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How often each cause was found, by one property of the runs.
+
+    Attributes:
+        by: the property in words: host, model, release, week.
+        causes: codes of the columns, the most frequent first.
+        rows: (value, runs, runs with a problem, runs per cause).
+        left_out: values beyond those shown.
+    """
+
+    by: str
+    causes: Sequence[str]
+    rows: Sequence[tuple[str, int, int, Sequence[int]]]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page says.
+
+    Attributes:
+        rows: runs as in the dataset's table `runs`, worst first, times in ISO 8601.
+        runs: how many there are in all, more than `rows` where the page would be too long.
+        statuses: status -> runs; `not analysed` counts those with an error.
+        causes: (code, name, runs, hosts, first seen, last seen, seconds in trouble).
+        tables: recurrence by host, model, release and time.
+        other: files that hold no log of SGLang, and the first of them with the reason.
+        copies: name of a run's log -> other names of the same contents.
+    """
+
+    rows: Sequence[Row]
+    runs: int
+    statuses: Mapping[str, int]
+    causes: Sequence[tuple[str, str, int, int, str, str, float]]
+    tables: Sequence[Table]
+    other: int = 0
+    others: Sequence[tuple[str, str]] = ()
+    copies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tool_version: str = ""
+    written: str = ""
+
+
+def render(overview: Overview) -> str:
+    """Return the page."""
+    style = _asset("style.css") + _asset("index.css")
+    script = _asset("index.js")
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src {_hash(style)}; script-src {_hash(script)}"
+    )
+    return _template().render(
+        o=overview,
+        rows=[_shown(row) for row in overview.rows],
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        choices={
+            "status": _distinct(overview.rows, _status),
+            "cause": _distinct(overview.rows, lambda r: r["primary"]),
+            "model": _distinct(overview.rows, lambda r: r["model"]),
+            "release": _distinct(overview.rows, _release),
+            "host": _distinct(overview.rows, lambda r: r["host"]),
+        },
+        words=words,
+        clean=words.clean,
+    )
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    """Return a run as the table says it, with the numbers that it is sorted by."""
+    capacity = []
+    if row["kv_tokens"]:
+        size = words.number(row["kv_tokens"], "tokens")
+        capacity.append(size + (" (inferred)" if row["kv_tokens_source"] == "inferred" else ""))
+    if row["requests_fit"] is not None:
+        capacity.append(f"{words.plural(row['requests_fit'], 'request')} fit")
+    start, end = _time(row["start"]), _time(row["end"])
+    folder, _, name = row["log"].rpartition("/")
+    share = row["problem_frac"]
+    return {
+        **{k: words.clean(v) if isinstance(v, str) else v for k, v in row.items()},
+        "folder": words.clean(f"{folder}/" if folder else ""),
+        "name": words.clean(name),
+        "status": _status(row),
+        "release": _release(row),
+        "when": words.span(start, end) if start else "",
+        "cost": words.duration(row["problem_s"]) if row["problem_s"] else "",
+        "share": f"{share:.0%} of the log" if share else "",
+        "capacity": ", ".join(capacity),
+        "said": words.clean(row["error"] or row["headline"] or ""),
+    }
+
+
+def _status(row: Row) -> str:
+    return "not analysed" if row["error"] else str(row["status"])
+
+
+def _release(row: Row) -> str:
+    first, last = row["release_first"], row["release_last"]
+    if not first:
+        return ""
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _distinct(rows: Sequence[Row], value: Any) -> list[str]:  # noqa: ANN401 - a function
+    return sorted({words.clean(str(v)) for row in rows if (v := value(row))})
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("loganalyze.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    env = Environment(
+        loader=PackageLoader("loganalyze.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return env.get_template("index.html.j2")

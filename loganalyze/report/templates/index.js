@@ -1,0 +1,58 @@
+// Sorting and filters for the table of runs. Without this script the table is complete.
+"use strict";
+(() => {
+  const table = document.getElementById("runs");
+  const form = document.getElementById("filters");
+  if (!table || !form) return;
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map((row) => ({ row, text: row.textContent.toLowerCase() }));
+  const shown = document.getElementById("shown");
+
+  const filter = () => {
+    const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const picked = [...form.querySelectorAll("select")].filter((s) => s.value);
+    let count = 0;
+    for (const { row, text } of rows) {
+      const fits = words.every((w) => text.includes(w)) && picked.every((s) => row.dataset[s.name] === s.value);
+      row.hidden = !fits;
+      count += fits;
+    }
+    shown.textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} shown`;
+    const state = new URLSearchParams();
+    for (const e of form.elements) if (e.name && e.value) state.set(e.name, e.value);
+    try { history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search); } catch { /* file pages may not */ }
+  };
+
+  const sort = (head) => {
+    const by = head.dataset.sort;
+    const up = head.getAttribute("aria-sort") === "descending";
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = ({ row }) => row.dataset[by] ?? "";
+    const numeric = head.dataset.kind === "number";
+    rows.sort((a, b) => {
+      const [x, y] = [key(a), key(b)];
+      if (x === "" || y === "") return (x === "") - (y === ""); // what is missing comes last
+      const order = numeric ? x - y : x.localeCompare(y, "en", { numeric: true });
+      return up ? order : -order;
+    });
+    body.append(...rows.map(({ row }) => row));
+  };
+
+  for (const head of table.tHead.rows[0].cells) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    button.title = "Sort by this column";
+    head.replaceChildren(button);
+    button.addEventListener("click", () => sort(head));
+  }
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(filter));
+  form.hidden = false;
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (form.elements[name]) form.elements[name].value = value;
+  }
+  filter();
+})();

@@ -1,0 +1,1 @@
+"""Scan archives of logs into one page and one dataset: see archive.py."""

@@ -1,0 +1,55 @@
+"""SQL over the dataset of a scan."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+
+from loganalyze import schema
+from loganalyze.errors import InputError, UsageError
+from loganalyze.scan import dataset
+from loganalyze.scan.state import DATASET
+
+#: What a query starts with, after comments and brackets; anything else would change something.
+_QUERY = re.compile(r"(?is)(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:select|with)\b")
+
+
+def tables(out: str) -> dict[str, pl.LazyFrame]:
+    """Return the tables of a scan's folder, with the present schema.
+
+    Raises:
+        InputError: it holds no dataset.
+    """
+    if not (Path(out) / DATASET).is_dir():
+        raise InputError(
+            f"{out}: holds no dataset", hint="name the folder that `loganalyze scan -o` wrote"
+        )
+    return {name: _table(Path(out) / DATASET / name, name) for name in dataset.TABLES}
+
+
+def _table(folder: Path, name: str) -> pl.LazyFrame:
+    columns = dataset.TABLES[name]
+    parts = sorted(folder.glob("*.parquet"))
+    if not parts:
+        return schema.empty(columns).lazy()
+    return pl.scan_parquet(parts, schema=schema.dtypes(columns), missing_columns="insert")
+
+
+def run(out: str, sql: str) -> pl.DataFrame:
+    """Return what an SQL statement selects from the tables.
+
+    Raises:
+        InputError: the folder holds no dataset.
+        UsageError: the statement is no query, cannot be read, or names what does not exist.
+    """
+    if not _QUERY.match(sql):
+        raise UsageError("only a query can be run", hint="a statement starts with SELECT or WITH")
+    try:
+        return pl.SQLContext(tables(out)).execute(sql, eager=True)
+    except pl.exceptions.PolarsError as error:
+        raise UsageError(
+            f"the statement fails: {str(error).splitlines()[0]}",
+            hint=f"tables are {', '.join(dataset.TABLES)}; --schema lists their columns",
+        ) from None

@@ -1,0 +1,70 @@
+"""Archives to scan: small logs with known causes, written line by line."""
+
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+POOL = 100_000
+
+
+def log_text(*, full, lines=60, model="Qwen3-32B", start="2026-03-02 10:00:00", step_s=4, seed=0):
+    """Return a log: start-up, and statistics every `step_s` seconds.
+
+    Full: the pool at 0.98 with 40 waiting all the time, which is KV001 and nothing else.
+    Otherwise it is half empty with an empty queue.
+    """
+    clock = datetime.fromisoformat(start)
+    out = [
+        f"[{clock} TP0] server_args=ServerArgs(model_path='/models/{model}', tp_size=1, "
+        f"mem_fraction_static=0.88, random_seed={seed}, api_key='sk-very-secret-key')",
+        f"[{clock} TP0] max_total_num_tokens={POOL}, chunked_prefill_size=8192, "
+        "max_prefill_tokens=16384, max_running_requests=512, context_len=32768, "
+        "available_gpu_mem=7.90 GB",
+        f"[{clock}] The server is fired up and ready to roll!",
+    ]
+    for k in range(lines):
+        clock += timedelta(seconds=step_s)
+        usage = 0.98 if full else 0.50
+        running, queue = (40, 40 + k % 3) if full else (20, 0)
+        out.append(
+            f"[{clock} TP0] Decode batch, #running-req: {running}, #token: {int(POOL * usage)}, "
+            f"token usage: {usage:.2f}, cuda graph: True, "
+            f"gen throughput (token/s): {running * 15 + k % 7:.2f}, #queue-req: {queue}"
+        )
+    return "\n".join(out) + "\n"
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """A folder of six logs on two hosts, three of them with a full KV pool."""
+    folder = tmp_path / "logs"
+    for host, full in (("node1", (True, False, True)), ("node2", (False, True, False))):
+        (folder / host).mkdir(parents=True)
+        for k, is_full in enumerate(full):
+            text = log_text(full=is_full, start=f"2026-03-0{k + 2} 10:00:00", seed=k)
+            (folder / host / f"server{k}.log").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run():
+    """Run the program as a user does, in a process of its own."""
+
+    def run(*arguments, check=None, **options):
+        done = subprocess.run(
+            [sys.executable, "-m", "loganalyze", *map(str, arguments)],
+            cwd=options.pop("cwd", ROOT),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            **options,
+        )
+        if check is not None:
+            assert done.returncode == check, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    return run

@@ -1,0 +1,254 @@
+"""Killed at any moment, out of room, or run twice: nothing is lost, repeated or half written."""
+
+import errno
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from conftest import ROOT, log_text
+
+from loganalyze.errors import InputError, UsageError
+from loganalyze.scan import archive as library
+from loganalyze.scan import dataset, inputs, local, work
+from loganalyze.scan.state import Change, Known, Run, State, part_path
+
+OPTIONS = library.Options(jobs=2)
+
+
+def whole(out):
+    """Return the dataset's rows as they are visible, after checking that they are whole."""
+    parts = sorted((out / "dataset" / "runs").glob("*"))
+    if not parts:
+        return pl.DataFrame(schema={"run": pl.String, "report": pl.String, "log": pl.String})
+    rows = pl.read_parquet(parts)
+    assert rows["run"].n_unique() == len(rows)
+    for page in rows["report"].drop_nulls():
+        assert (out / page).read_text().endswith("</html>")
+    return rows
+
+
+@pytest.fixture
+def many(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for k in range(24):
+        (folder / f"run{k:02d}.log").write_text(log_text(full=k % 3 == 0, lines=90, seed=k))
+    return folder
+
+
+def test_killed_again_and_again_it_repeats_nothing(many, tmp_path):
+    out, told, killed = tmp_path / "out", [], 0
+    rng = random.Random(7)
+    command = [sys.executable, "-m", "loganalyze", "scan", str(many), "-o", str(out), "--json"]
+    while killed < 25:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=-3, text=True)
+        wait = rng.uniform(0.2, 1.5) * (1 + killed / 5)
+        try:
+            lines, _ = process.communicate(timeout=wait)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            lines, _ = process.communicate()
+            killed += 1
+        rows = [json.loads(line) for line in lines.splitlines() if line.endswith("}")]
+        told += [r["log"] for r in rows if r["how"] == "read"]
+        assert len(whole(out)) >= len(told)
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0
+    assert killed
+    assert len(told) == len(set(told))  # nothing that was told as done was done again
+    assert len(whole(out)) == 24
+    library.scan([str(many)], str(tmp_path / "fresh"), OPTIONS)
+    for name in dataset.TABLES:
+        pair = [
+            pl.read_parquet(sorted((o / "dataset" / name).glob("*"))).sort(pl.all())
+            for o in (out, tmp_path / "fresh")
+        ]
+        assert pair[0].equals(pair[1]), name
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing after it runs but a new start."""
+
+
+#: Every call that changes the disk, in the order in which a commit makes them.
+STEPS = ("fsync", "replace", "unlink", "execute")
+
+
+def failing_at(monkeypatch, number, error):
+    """Let the disk-changing call of that number raise, and every later one."""
+    count = 0
+
+    def wrapped(call):
+        def once(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count > number:
+                raise error
+            return call(*arguments, **options)
+
+        return once
+
+    monkeypatch.setattr(os, "fsync", wrapped(os.fsync))
+    monkeypatch.setattr(Path, "replace", wrapped(Path.replace))
+    monkeypatch.setattr(Path, "unlink", wrapped(Path.unlink))
+    return lambda: count > number
+
+
+def change(name, part, page):
+    """A commit of one input with one run, whose part and page hold `page`."""
+    made = Change()
+    made.dropped = [name]
+    made.inputs = [Known(name, 1, "s", "f", "h", "read", "k")]
+    row = {"run": name, "log": name, "error": None, "page": page.decode()}
+    made.runs = [Run(name, name, part, f"reports/{name}.html", True, 0, row)]
+    made.files = {part_path("runs", part): page, f"reports/{name}.html": page}
+    return made
+
+
+def test_a_commit_happens_or_does_not_wherever_it_is_killed(tmp_path, monkeypatch):
+    for number in range(40):
+        out = tmp_path / f"out{number}"
+        state = State(str(out))
+        state.commit(change("a", 1, b"old"))
+        second = change("a", 2, b"new")
+        second.removed = [part_path("runs", 1)]
+        with monkeypatch.context() as patch:
+            reached = failing_at(patch, number, Killed())
+            try:
+                state.commit(second)
+            except Killed:
+                assert reached()
+        state.close()
+        again = State(str(out))
+        (run,) = again.runs_of("a")
+        page = run.row["page"].encode()
+        assert page in (b"old", b"new")
+        assert (out / "reports/a.html").read_bytes() == page
+        assert [p.read_bytes() for p in (out / "dataset/runs").iterdir()] == [page]
+        assert not list((out / ".state/new").iterdir())
+        again.close()
+        if not reached():
+            break
+    else:
+        pytest.fail("the commit never came to its end")
+    assert number > 5
+
+
+def test_a_full_disk_stops_the_scan_and_loses_nothing(many, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        failing_at(patch, 12, full)
+        with pytest.raises(InputError, match="No space left") as raised:
+            library.scan([str(many)], str(out), OPTIONS)
+    assert "make room" in raised.value.hint
+    before = set(whole(out)["log"])
+    done = library.scan([str(many)], str(out), OPTIONS)
+    assert done.unchanged == len(before)
+    assert len(whole(out)) == 24
+
+
+def test_a_full_database_says_so(many, tmp_path, monkeypatch):
+    def commit(self, change):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(State, "commit", commit)
+    with pytest.raises(InputError, match="disk is full"):
+        library.scan([str(many / "run00.log")], str(tmp_path / "out"), OPTIONS)
+
+
+def test_a_second_scan_of_one_folder_says_so(many, tmp_path, run):
+    state = State(str(tmp_path / "out"))
+    done = run("scan", many, "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "another scan is writing there" in done.stderr
+    state.close()
+    run("scan", many / "run01.log", "-o", tmp_path / "out", check=0)
+
+
+def test_a_damaged_state_is_refused(tmp_path):
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state" / "scan.sqlite").write_bytes(b"no database at all" * 200)
+    with pytest.raises(InputError, match="is damaged"):
+        State(str(tmp_path))
+    (tmp_path / ".state" / "scan.sqlite").unlink()
+    db = sqlite3.connect(tmp_path / ".state" / "scan.sqlite")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(UsageError, match="version 99"):
+        State(str(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent differently there")
+def test_ctrl_c_leaves_a_usable_folder(many, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "loganalyze", "scan", str(many), "-o", str(out), "--json"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=-1, text=True)
+    assert process.stdout.readline()  # something is entered
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("the scan was done before it could be interrupted")
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    n = len(whole(out))
+    assert 0 < n < 24
+    assert "Runs, worst first" in (out / "index.html").read_text()
+    assert library.scan([str(many)], str(out), OPTIONS).unchanged == n
+
+
+def poison(path):
+    """Make analysing a log of that name kill its process, as running out of memory would."""
+    real = work.analyze
+
+    def analyze(tasks, settings, on_progress=None):
+        if any(task.found.name == path for task in tasks):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(tasks, settings, on_progress)
+
+    return analyze
+
+
+def poisoned_work(pipe, settings, counter, share):
+    work.analyze = poison(settings.host)
+    local_work(pipe, settings._replace(host=None), counter, share)
+
+
+local_work = local._work
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_an_input_that_kills_its_process_is_a_row(many, tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_work", poisoned_work)
+    bad = str(many / "run17.log")
+    options = library.Options(jobs=2, host=bad)
+    done = library.scan([str(many)], str(tmp_path / "out"), options)
+    assert (done.read, done.unreadable) == (23, 1)
+    (row,) = whole(tmp_path / "out").filter(pl.col("error").is_not_null()).to_dicts()
+    assert row["log"] == bad
+    assert "died" in row["error"]
+
+
+def test_a_killed_worker_costs_nothing(many, tmp_path):
+    settings = work.Settings({}, None, "none", None, time.time())
+    tasks = [work.Task(inputs.file(str(p))) for p in sorted(many.iterdir())]
+    groups = [tasks[k : k + 2] for k in range(0, 24, 2)]
+    seen, killed = [], False
+    with local.Pool(settings, 2, 2 << 30) as pool:
+        for result in pool.run(iter(groups)):
+            if result is None:
+                continue
+            seen += [done.task.found.name for done in result.group.done if done.status == "read"]
+            if not killed:
+                pool._workers[-1].process.kill()
+                killed = True
+    assert sorted(seen) == [task.found.name for task in tasks]
