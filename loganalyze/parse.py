@@ -118,7 +118,7 @@ class Parser:
         return Coverage(
             lines_total=sum(c.total for c in every),
             lines_batch=sum(c.batch for c in every),
-            lines_known=sum(c.known for c in every),
+            lines_known=sum(min(c.known, c.total) for c in every),  # a line may name two requests
             lines_unrecognised=sum(c.unrecognised for c in every),
             lines_partial=sum(c.partial for c in every),
             by_kind=dict(sorted(kinds.items(), key=lambda k: (-k[1], k[0]))),

@@ -162,14 +162,13 @@ class Searcher:
         n_access = view.count(ACCESS, 0, end)
         cut.n_access += n_access
         spans = self._find_lines(data, view, end, n_lines, n_access)
-        requests = _hits(view.find, REQUEST, data, end)
-        cut.n_requests += len(requests)
+        cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
             cut.dense.append((first_line, n_lines, data[:end]))
             cut.size += end
             spans = {}
         elif not self._requests:  # a request log may say anything
-            for start in requests:
+            for start in _hits(view.find, REQUEST, data, end):
                 spans.pop(start, None)
         self._add_lines(data, view, first_line, spans, records)
 
@@ -364,6 +363,8 @@ def _record(data: bytes, start: int, stop: int) -> tuple[int, bytes]:
 def _plain_end(data: bytes, stop: int) -> int:
     """Return where the record ends whose first line ends at `stop`, in a log without wrappers."""
     end = _stamped_end(data, stop)
+    if data.find(b"#", stop, end) < 0 and data.find(b"[2", stop, end) < 0:
+        return end
     other = _ANOTHER.search(data, stop, end)
     return data.rfind(b"\n", 0, other.start()) + 1 if other else end
 

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from pathlib import Path
 
 import polars as pl
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from loganalyze import schema, sources
+from loganalyze import formats, schema, sources
 from loganalyze.errors import InputError
+from loganalyze.lines import Reader, layout_of
 from loganalyze.parse import Parser
 from loganalyze.sources import BLOCK, open_sources
 
@@ -188,3 +190,38 @@ def test_noise_changes_coverage_only(ks, noise, random):
     assert noisy["batch"].drop("line_no").equals(plain["batch"].drop("line_no"))
     assert noisy_counts[0] == counts[0] + len(noise)
     assert noisy_counts[1:] == counts[1:]
+
+
+RUNS = ["(", "[2026-01-01 00:00:00 TP0] ", " A", '"', "\\", " %|", " ", "a", "INFO ", "a-1  | "]
+RUNS += [
+    '{"a":',
+    "1",
+    "[pod/",
+    "10:00:00 ",
+    "- ",
+    '"msg":"',
+    "x=y ",
+    "Nov 20 10:00:00 ",
+    "ab12cd34",
+]
+RUNS += ["<34>1 ", "\t\r", "é", "2026-01-01T00:00:00Z "]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_cost_of_a_line_is_linear(run):
+    """Ten times the line, ten times the work: no pattern starts over at every character."""
+    reader = Reader(formats.load())
+
+    def cost(n):
+        lines = [run * (n // len(run)) + FAKE, FAKE + run * (n // len(run))]
+        best = None
+        for _ in range(3):
+            start = time.process_time()
+            for line in lines:
+                for reading in reader.read(line):
+                    layout_of(reading)
+            took = time.process_time() - start
+            best = took if best is None else min(best, took)
+        return best
+
+    assert cost(6000) < 40 * cost(600) + 0.005  # quadratic would be a hundredfold
