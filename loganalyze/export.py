@@ -28,6 +28,8 @@ from loganalyze.store import Store
 Frame = Literal["batch", "event", "startup", "request"]
 Format = Literal["parquet", "csv", "ndjson"]
 
+#: Statistics lines held to find the sessions; some between any two starts are enough.
+_PLAN_ROWS = 20_000
 #: A spreadsheet would run these as formulas.
 _FORMULA = r"^([=+\-@\t\r])"
 
@@ -58,8 +60,8 @@ def write(
     Raises:
         InputError: no input could be used.
     """
-    parser, store = Parser(), Store()
-    read, unreadable = reading.read_all(parser, store, paths, on_progress)
+    store = Store(_PLAN_ROWS)
+    read, unreadable = reading.read_all(Parser(), store, paths, on_progress)
     frames = Frames(**store.frames())
     found = sessions.plan(frames, reading.rotated(read))
     end = derive.time_span(*(getattr(frames, name) for name in schema.FRAMES))[1]
@@ -67,6 +69,7 @@ def write(
     columns = schema.FRAMES[frame]
     several = frame in ("batch", "event") and duplicates.possible(getattr(frames, frame))
     marker = Marker(columns, several_files=bool(found.servers.by_time)) if several else None
+    del store, frames  # the second reading needs the room
 
     def rows(
         with_columns: list[str] | None,

@@ -25,8 +25,8 @@ from loganalyze.model import Coverage, Sample
 from loganalyze.search import MARK, Cut, Searcher
 from loganalyze.sources import BLOCK, Source
 
-#: Lines and bytes read at once: fewer cost speed, more only memory.
-BATCH_LINES, BATCH_BYTES = 40_000, 12 << 20
+#: Lines and bytes read at once: with half of it speed falls, with twice only memory grows.
+BATCH_LINES, BATCH_BYTES = 40_000, 4 << 20
 #: Layouts kept. Each costs little, but a log in which every line has its own is read field
 #: by field: learning stops after so many layouts that fit few lines.
 LAYOUTS, PATIENCE, FEW = 512, 64, 16

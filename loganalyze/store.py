@@ -38,9 +38,14 @@ class StoreState(NamedTuple):
 
 
 class Store:
-    """Collects frames chunk by chunk."""
+    """Collects frames chunk by chunk.
 
-    def __init__(self) -> None:
+    Args:
+        max_rows: batch rows held as printed.
+    """
+
+    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+        self._max_rows = max_rows
         self._parts: dict[str, list[pl.DataFrame]] = {}
         self._rows = 0
         self._level = -1
@@ -59,7 +64,7 @@ class Store:
         self._keep("startup", frames.startup)
         failed = (pl.col("kind") == "access") & (pl.col("status") >= 400)
         self._keep("request", frames.request.filter(failed))
-        while self._rows > MAX_ROWS and self._level + 1 < len(thin.STEPS):
+        while self._rows > self._max_rows and self._level + 1 < len(thin.STEPS):
             self._level += 1
             step = thin.STEPS[self._level]
             self._parts["batch"] = [thin.thin(part, step) for part in self._handy_parts()]
