@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from loganalyze import schema
-from loganalyze.lines import STAMP_END, Cells, Layout, Reading
+from loganalyze.lines import Cells, Layout, Reading
+from loganalyze.prefixes import STAMP_END
 from loganalyze.schema import Column
 
 _RELEASE = (

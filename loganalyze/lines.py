@@ -9,104 +9,48 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from loganalyze import formats
 from loganalyze.formats import Format
+from loganalyze.prefixes import (
+    BARE,
+    GPU,
+    HEAD,
+    MAX_REST,
+    NUMBERS,
+    OWN,
+    STAMP_END,
+    House,
+    Prefix,
+    Span,
+    Style,
+    read_prefix,
+    spread,
+    style_of,
+)
 from loganalyze.releases import RELEASES, bounds
+from loganalyze.sources import Block
 
 #: Ends a text that the log broke off in the middle of a line. NUL bytes are removed
 #: from every log, so this one can only come from the reader.
 CUT = "\0"
 #: A message starts this early in its line, or it is quoted text.
 MAX_PREFIX = 4096
-#: SGLang's own stamp, `[2026-01-05 03:04:05`, ends here.
-STAMP_END = 20
-#: Text before a message that no wrapper explains is at most this long.
-MAX_REST = 256
-
-_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_ANY_DATE = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
-_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
-#: SGLang's own stamp and ranks; its opening bracket may be lost.
-_OWN = re.compile(
-    rf"(?P<open>\[)?(?P<stamp>(?:{_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?)"
-    r"(?P<tags>(?: [A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?)*)\] "
-)
-_RANK = re.compile(r" (DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
-_RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
-_GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
-_ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
-_ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
-_ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
-#: A message may follow a delimiter, but not stand in the middle of a sentence.
-_DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r])\s*$")
-#: A value in quotes starts here, of a key (`"log":"`, also with escaped quotes; `msg="`) ...
-_KEYED = re.compile(r'(?:\\*"[\w@.-]+\\*"\s*:\s*|\b(?:msg|message|log|line)=)\\*"(?:\\[nrt])*$')
-#: ... or of a list or a table (`["17000","`).
-_LISTED = re.compile(r'[,\[]\s*\\*"(?:\\[nrt])*$')
-_EPOCH = re.compile(
-    r'\\*"(?:ts|time|timestamp|created|@timestamp|date)\\*"\s*:\s*\\*"?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)'
-    r"(?![0-9])"
-)
-_JSON_STREAM = re.compile(
-    r'\\*"(?:pod_name|pod|container_name|container|instance|hostname|host|unit|_SYSTEMD_UNIT|_PID)'
-    r'\\*"\s*:\s*'
-    r'\\*"([\w./@:-]+)'
-)
-#: Words of a request that was logged with its text: what follows may be anything.
-_ECHO = re.compile(
-    r"(?:Receive|Finish)(?: OpenAI)?: obj=|request\.(?:received|finished)|GenerateReqInput|"
-    r"sampling_params|\binput_ids\b|"
-    r"\"(?:prompt|messages|content|inputs?|query|question|instruction)\\*\"\s*:"
-)
 _JSON = json.JSONDecoder(strict=False)
 _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|nan%?)")
-#: What differs between lines of one shape: numbers, and names made of them.
-_NUMBERS = re.compile(r"([0-9a-f]{8,}(?:-[0-9a-f]{4,})*|[0-9]+)")
 #: Lines of one shape, which one set of releases prints, differ in their digits.
 _ZEROS = str.maketrans("123456789", "000000000")
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
+#: On the lines that show how a log writes its records.
+_TELLING = re.compile(
+    rb" batch|#running-req|max_total_num_token|#retracted_reqs|server_args=|Load weight|KV Cache"
+)
+_COLOUR = re.compile(r"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
 _QUOTES = frozenset("\"'")
-
-
-class Span(NamedTuple):
-    """A piece of a line that varies. `name` is None where only its shape matters."""
-
-    start: int
-    end: int
-    name: str | None
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """What stands before a message.
-
-    Attributes:
-        spans: the pieces to capture or to loosen, in order.
-        values: what they hold here: `stamp`, `stream`, `gpu_id` and the ranks.
-        clock: how the stamp is written; None without one.
-        own: whether the stamp is SGLang's, not a wrapper's.
-        zone: zone of the wrapper's clock as printed.
-        wrapper_stamp: stamp of the wrapper, beside SGLang's own.
-        json: whether the message is a value in quotes, of JSON or the like.
-        text: SGLang's own part of it, as printed.
-    """
-
-    spans: tuple[Span, ...] = ()
-    values: dict[str, str] = field(default_factory=dict)
-    clock: str | None = None
-    own: bool = False
-    zone: str | None = None
-    wrapper_stamp: str | None = None
-    json: bool = False
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,240 +82,19 @@ class Reading:
     open_end: bool
 
 
-def clock_of(stamp: str) -> str:
-    """Name the way a stamp is written: clock, date, epoch, fraction or syslog."""
-    if stamp[0].isalpha():
-        return "syslog"
-    if ":" not in stamp:
-        return "epoch"
-    if len(stamp) < 19 or stamp[2] == ":":
-        return "clock"
-    return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
-
-
-def _spread(text: str) -> str:
-    """Return a pattern for texts that differ from `text` in their numbers only."""
-    parts = _NUMBERS.split(text)
-    out = []
-    for k, part in enumerate(parts):
-        if k % 2 == 0:
-            out.append(escape(part))
-        else:
-            out.append("[0-9]+" if part.isdigit() else "[0-9a-f-]+")
-    return "".join(out)
-
-
-def escape(text: str) -> str:
-    """Escape `text` for both Python's and Polars' regular expressions."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)
-
-
-def unwrap(line: str) -> tuple[str | None, str]:
-    """Take off what a container or a cluster puts before every line.
-
-    Returns:
-        What the wrapper says about the writer, and the text as the server printed it.
-    """
-    stream, pos = None, 0
-    while pos < len(line):
-        for wrapper in formats.wrappers():
-            m = wrapper.pattern.match(line, pos) if wrapper.transport else None
-            if m and m.end() > pos:
-                stream = stream or m.groupdict().get("stream")
-                pos = m.end()
-                break
-        else:
-            break
-    text = line[pos:]
-    if text.startswith("{"):
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            return stream, text
-        for key in ("log", "message", "msg", "line", "MESSAGE"):
-            if isinstance(record.get(key), str):
-                return stream, str(record[key]).rstrip("\n")
-    return stream, text
-
-
-def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
-    """Read what stands before a message.
-
-    Args:
-        text: the line up to its message.
-        after: text behind the message, where a JSON wrapper may keep its stamp.
-        after_at: where `after` starts, counted like `text`.
-
-    Returns:
-        None where the message is quoted text and not a record of the server's own.
-    """
-    if _ECHO.search(text):
-        return None
-    found = _Found()
-    pos = _read_wrappers(text, found)
-    own = _find_own(text, pos)
-    mark = own or _GPU.search(text, pos)
-    rest = text[pos : mark.start()] if mark else text[pos:]
-    is_json = _KEYED.search(rest) or (rest.lstrip()[:1] in tuple('{["') and _LISTED.search(rest))
-    if mark is None:
-        if rest.strip() and not is_json and not _benign(rest):
-            return None
-    elif not is_json and (len(rest) > MAX_REST or _QUOTES & set(rest)):
-        return None
-    if own is not None:
-        between = text[own.end() :]
-        if between and not _benign(between):
-            return None
-        found.take_own(own, text)
-    elif mark is not None:
-        found.add("gpu_id", mark.span(1), "[0-9]+", mark[1])
-    if is_json or (own is None and rest):
-        texts = [(rest, pos), *([(after, after_at)] if is_json else [])]
-        _read_loose(texts, found, own=own is not None)
-    stamp = found.values.get("stamp")
-    return Prefix(
-        spans=tuple(sorted(found.spans)),
-        values=found.values,
-        clock=clock_of(stamp) if stamp else None,
-        own=own is not None,
-        zone=found.zone,
-        wrapper_stamp=found.wrapper_stamp,
-        json=bool(is_json),
-        text=text[mark.start() : mark.end()] if mark else "",
-    )
-
-
-@dataclass(slots=True)
-class _Found:
-    """What was found of a prefix so far."""
-
-    spans: list[Span] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)
-    zone: str | None = None
-    wrapper_stamp: str | None = None
-
-    def add(self, name: str, extent: tuple[int, int], pattern: str, value: str) -> None:
-        self.spans.append(Span(*extent, name, pattern))
-        self.values[name] = value
-
-    def take_stamp(self, extent: tuple[int, int], stamp: str) -> None:
-        """Take a stamp in place of the one found before it."""
-        self.spans = [s for s in self.spans if s.name != "stamp"]
-        self.add("stamp", extent, _stamp_pattern(stamp), stamp)
-
-    def take_own(self, own: re.Match[str], text: str) -> None:
-        """Take SGLang's own stamp and the ranks behind it."""
-        self.spans = [s for s in self.spans if s.end <= own.start()]
-        self.take_stamp(own.span("stamp"), own["stamp"])
-        for rank in _RANK.finditer(text, own.start("tags"), own.end("tags") + 1):
-            self.add(f"{rank[1].lower()}_rank", rank.span(2), "-?[0-9]+", rank[2])
-
-
-def _read_wrappers(text: str, found: _Found) -> int:
-    """Read the known wrappers at the start of a line; return where they end."""
-    pos = 0
-    while pos < len(text):
-        for wrapper in formats.wrappers():
-            m = wrapper.pattern.match(text, pos)
-            if m and m.end() > pos:
-                break
-        else:
-            break
-        groups = m.groupdict()
-        if wrapper.loose:
-            found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
-        if groups.get("stamp"):
-            found.take_stamp(m.span("stamp"), groups["stamp"])
-            found.wrapper_stamp = groups["stamp"]
-            found.zone = groups.get("zone") or found.zone
-        if groups.get("stream") and "stream" not in found.values:
-            stream = groups["stream"]
-            found.add("stream", m.span("stream"), _stream_pattern(stream), stream)
-        pos = m.end()
-    return pos
-
-
-def _find_own(text: str, pos: int) -> re.Match[str] | None:
-    """Find SGLang's own stamp, the last one before the message.
-
-    Without bracket and ranks it is taken only where nothing else stands before it.
-    """
-    own = None
-    for m in _OWN.finditer(text, pos):
-        if m["open"] or m.start() == pos or _RANKS.fullmatch(m["tags"]):
-            own = m
-    return own
-
-
-def _benign(between: str) -> bool:
-    """Whether text before a message is a logger's, not a sentence that quotes a message."""
-    return (
-        len(between) <= MAX_REST
-        and not _QUOTES & set(between)
-        and _DELIMITED.search(between) is not None
-    )
-
-
-def _read_loose(texts: list[tuple[str, int]], found: _Found, *, own: bool) -> None:
-    """Look for a stamp and a stream in text that no wrapper explains.
-
-    The last stamp before the message wins, since it is the innermost logger's; JSON may have
-    it after the message.
-
-    Args:
-        texts: where to look, with the place of each in the line.
-        found: what was found so far.
-        own: whether SGLang's own stamp is among it, which wins over all others.
-    """
-    for pattern in (_ANY_STAMP, _ANY_CLOCK):
-        for k, (text, base) in enumerate(texts):
-            stamps = list(pattern.finditer(text))
-            if not stamps or found.wrapper_stamp:
-                continue
-            m = stamps[0 if k else -1]
-            found.wrapper_stamp = m[0]
-            zone = _ZONE.match(text, m.end())
-            found.zone = zone[1] if zone else found.zone
-            if not own:
-                found.take_stamp((base + m.start(), base + m.end()), m[0])
-    for text, base in texts:
-        epoch = _EPOCH.search(text) if "stamp" not in found.values else None
-        if epoch:
-            found.take_stamp((base + epoch.start(1), base + epoch.end(1)), epoch[1])
-            found.zone = "UTC"
-        s = _JSON_STREAM.search(text)
-        if s and "stream" not in found.values:
-            extent = (base + s.start(1), base + s.end(1))
-            found.add("stream", extent, "[A-Za-z0-9_./@:-]+", s[1])
-
-
-def _stamp_pattern(stamp: str) -> str:
-    """Return a pattern for stamps written like `stamp`, fraction of any length."""
-    head, dot, _ = re.match(r"([^.,]*)([.,]?)(.*)", stamp).groups()  # type: ignore[union-attr]
-    head = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", head.replace("  ", " +"))
-    head = re.sub(r"^[A-Z][a-z]{2} \+?", "[A-Z][a-z][a-z] +", head)
-    head = head.replace("[A-Z][a-z][a-z] +[0-9]{1} ", "[A-Z][a-z][a-z] +[0-9]+ ")
-    head = head.replace("[A-Z][a-z][a-z] +[0-9]{2} ", "[A-Z][a-z][a-z] +[0-9]+ ")
-    return head + (f"[{dot}][0-9]+" if dot else "")
-
-
-def _stream_pattern(stream: str) -> str:
-    """Return a pattern for names like `stream`: the same words, with the same blanks."""
-    return " ".join(
-        '[^ |)\\]"]+' if re.fullmatch(r"[^ |)\]\"]+", word) else _spread(word)
-        for word in stream.split(" ")
-    )
-
-
 class Reader:
     """Reads single lines against a set of formats.
 
     Args:
         known: the formats to look for.
+
+    Attributes:
+        house: how the log writes its records; what is written otherwise is not believed.
     """
 
     def __init__(self, known: Sequence[Format]) -> None:
         self.formats = tuple(known)
+        self.house = House()
         self._by_literal: dict[str, list[int]] = {}
         for k, fmt in enumerate(self.formats):
             for literal in fmt.find:
@@ -404,39 +127,116 @@ class Reader:
             prefix = read_prefix(
                 text[start : m.start()], "" if found else text[m.end() :], m.end() - start
             )
-            if prefix is None:
-                if found:
-                    continue
-                break
+            if prefix is None or (found and _QUOTES & set(text[done:start])):
+                continue
             fmt = self.formats[int(str(m.lastgroup)[1:])]
             if found and found[0][3].json:
                 prefix = replace(prefix, json=True)
+            if not found and not self.house.believes(chain_of(fmt, prefix)):
+                return [_quoted(fmt, text, m.start(), prefix)] if fmt.frame == "batch" else []
             found.append((fmt, start, m.start(), prefix))
             done = m.end()
             if fmt.multiline or fmt.whole or fmt.name == "request_log":
                 break  # the rest of the line is its own
         ends = [f[1] for f in found[1:]] + [len(text)]
         return [
-            _read_record(fmt, text, start, at, end, prefix, text != line or end < len(text))
+            _read_record(fmt, text, start, at, end, prefix, text != line)
             for (fmt, start, at, prefix), end in zip(found, ends[: len(found)], strict=True)
         ]
+
+    def learned(self, blocks: Iterable[Block], house: House) -> Iterator[Block]:
+        """Pass on the blocks of a log, none with a record before its head was looked at."""
+        head, held = b"", list[Block]()
+        for block in blocks:
+            if house.size >= HEAD or not (head or _TELLING.search(block.data)):
+                yield block
+                continue
+            held.append(block)
+            first = _TELLING.search(block.data) if not head else None
+            start = block.data.rfind(b"\n", 0, first.start()) + 1 if first else 0
+            head += block.data[start : start + HEAD]
+            if len(head) >= HEAD:
+                house.see(self.styles(head[:HEAD]), HEAD)
+                yield from held
+                held = []
+        house.see(self.styles(head[:HEAD]), HEAD)
+        yield from held
+
+    def styles(self, data: bytes) -> Iterator[Style]:
+        """Yield what stands before the records in `data`, for `House.see`.
+
+        A line that quotes a record behind a stamp of its own also shows how it is written
+        itself.
+        """
+        seen: dict[str, list[Style]] = {}
+        stop = 0
+        for hit in _TELLING.finditer(data):
+            if hit.start() < stop:
+                continue
+            start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
+            text = data[start : stop if stop >= 0 else len(data)].decode("utf-8", "replace")
+            text = _COLOUR.sub("", text.rstrip(CUT)).rpartition("\r")[2]
+            m = None
+            if anchors := self._anchor_pattern(text):
+                m = anchors.search(text, 0, MAX_PREFIX)
+            if m is None:
+                continue
+            fmt = self.formats[int(str(m.lastgroup)[1:])]
+            key = f"{fmt.frame} {text[: m.start()].translate(_ZEROS)}"
+            if key not in seen:
+                seen[key] = list(_styles(fmt, text, m))
+            yield from seen[key]
+
+
+def chain_of(fmt: Format, prefix: Prefix) -> tuple[str, ...]:
+    """Return what a record is wrapped in; of later statistics alone, SGLang's stamp is sure."""
+    if fmt.frame == "request":
+        return ()
+    bare = prefix.chain[-1:] == (BARE,) and (fmt.frame != "batch" or fmt.stampless)
+    return prefix.chain[:-1] if bare else prefix.chain
+
+
+def _styles(fmt: Format, text: str, message: re.Match[str]) -> Iterator[Style]:
+    before = text[: message.start()]
+    prefix = read_prefix(before, text[message.end() :], message.end())
+    if prefix is not None and fmt.frame != "request":
+        yield style_of(prefix, before)
+    stamps = list(OWN.finditer(before))
+    if len(stamps) > 1 or (stamps and prefix is None):
+        outer = read_prefix(before[: stamps[0].end()])
+        if outer is not None:
+            yield style_of(outer, before[: stamps[0].end()])
+
+
+def _quoted(fmt: Format, text: str, at: int, prefix: Prefix) -> Reading:
+    """Return a record that is not believed: of its text, only what is no one's own words."""
+    body = text[at:]
+    fields = sorted(
+        extent for *_, start, end in fmt.find_fields(body) for extent in [(start, end)]
+    )
+    anchor = re.match(fmt.anchor, body)
+    shown = prefix.text + (anchor[0] if anchor else "")
+    shown += "".join(body[start:end] for start, end in fields)
+    return Reading(
+        fmt, at, f"... {shown}", 0, prefix, (), {}, partial=False, cut=True, open_end=True
+    )
 
 
 def _own_start(text: str, start: int, at: int) -> int | None:
     """Return where the stamp or GPU tag starts that ends right at a message."""
     own = None
-    for own in _OWN.finditer(text, start, at):  # noqa: B007
+    for own in OWN.finditer(text, start, at):  # noqa: B007
         pass
     if own is not None and own.end() == at:
         return own.start()
-    gpu = _GPU.search(text, start, at)
+    gpu = GPU.search(text, start, at)
     return gpu.start() if gpu else None
 
 
 def _read_record(
-    fmt: Format, text: str, start: int, at: int, end: int, prefix: Prefix, open_end: bool
+    fmt: Format, text: str, start: int, at: int, end: int, prefix: Prefix, broken_off: bool
 ) -> Reading:
-    body = text[at:end]
+    body, open_end = text[at:end], broken_off or end < len(text)
     if fmt.whole and prefix.json:
         body = _json_text(text, at) or body
     spans: list[Span] = []
@@ -456,7 +256,7 @@ def _read_record(
             pattern = _value_pattern(f.type, value)
             if f.type == "text":
                 # The anchor must stay in the pattern, or it would fit any line.
-                pattern = _spread(body[v0 : min(v1, anchored)]) + pattern * (v1 > anchored)
+                pattern = spread(body[v0 : min(v1, anchored)]) + pattern * (v1 > anchored)
             spans.append(Span(at + v0, at + v1, f.column, pattern))
     left = _left_over(body, explained, prefix.json)
     cut = False
@@ -468,6 +268,15 @@ def _read_record(
             or len(spans) < 4
             or not _LABELLED.fullmatch(parts[-1])
         )
+    spans.sort()
+    broken = (
+        broken_off
+        and bool(spans)
+        and spans[-1].end == len(text)
+        and _is_open(fmt, text, spans[-1])
+    )
+    if broken:
+        del values[str(spans.pop().name)]
     message = body
     if prefix.json:
         message = body[:anchored] + _json_message(body[anchored:])
@@ -482,10 +291,21 @@ def _read_record(
         prefix=prefix,
         spans=tuple(sorted(spans)),
         values=values,
-        partial=fmt.frame == "batch" and re.search(r"\w", left) is not None,
+        partial=fmt.frame == "batch" and (broken or re.search(r"\w", left) is not None),
         cut=cut or quoted,
         open_end=open_end,
     )
+
+
+def _is_open(fmt: Format, text: str, last: Span) -> bool:
+    """Whether the number that ends a half-written line may lack digits.
+
+    Statistics print two decimals; flags and words are read whole or not at all.
+    """
+    value = text[last.start : last.end]
+    if value[-1:].isdigit():
+        return fmt.frame != "batch" or re.search(r"\.[0-9]{2}$", value) is None
+    return False
 
 
 def _releases(fmt: Format, values: dict[str, str], message: str, prefix: str) -> tuple[int, int]:
@@ -557,6 +377,7 @@ class Layout:
         partial: such lines hold text that no field explains.
         pieces: texts that every such line holds.
         cells: the same layout as cells, where it has only numbers and flags between commas.
+        chain: what such lines are wrapped in.
         hits: lines read so far; the layouts with the most are tried first.
     """
 
@@ -568,6 +389,7 @@ class Layout:
     partial: bool
     pieces: tuple[str, ...]
     cells: Cells | None
+    chain: tuple[str, ...]
     hits: int = 0
 
 
@@ -582,8 +404,8 @@ def layout_of(reading: Reading) -> Layout | None:
     for span in sorted((*reading.prefix.spans, *reading.spans)):
         if span.start < pos:
             return None
-        pattern.append(_spread(text[pos : span.start]))
-        pieces += _NUMBERS.split(text[pos : span.start])[::2]
+        pattern.append(spread(text[pos : span.start]))
+        pieces += NUMBERS.split(text[pos : span.start])[::2]
         if span.name is None:
             pattern.append(f"(?:{span.pattern})")
         else:
@@ -591,8 +413,8 @@ def layout_of(reading: Reading) -> Layout | None:
             columns.append(span.name)
         pos = span.end
     if pos < reading.anchored:
-        pattern.append(_spread(text[pos : reading.anchored]))
-        pieces += _NUMBERS.split(text[pos : reading.anchored])[::2]
+        pattern.append(spread(text[pos : reading.anchored]))
+        pieces += NUMBERS.split(text[pos : reading.anchored])[::2]
         pos = reading.anchored
     tail = text[pos:]
     if reading.format.multiline or reading.format.frame == "request":
@@ -601,11 +423,11 @@ def layout_of(reading: Reading) -> Layout | None:
         end = r"[^\x00]*$" if pos < len(text) else "$"
     elif reading.prefix.json:
         # A second record on the line would bring a `#`.
-        end = _spread(_json_message(tail)) + r'[\\"][^#\x00]*$'
+        end = spread(_json_message(tail)) + r'[\\"][^#\x00]*$'
     else:
         # A comma at the end tells releases apart, blanks do not.
         body = tail.rstrip(", ")
-        end = _spread(body) + (" *, *$" if "," in tail[len(body) :] else " *$")
+        end = spread(body) + (" *, *$" if "," in tail[len(body) :] else " *$")
     fixed = {k: v for k, v in reading.values.items() if k not in columns}
     cells = _cells_of(reading)
     if cells is not None:
@@ -620,6 +442,7 @@ def layout_of(reading: Reading) -> Layout | None:
         partial=reading.partial,
         pieces=tuple(p for p in pieces if len(p) >= MIN_PIECE),
         cells=cells,
+        chain=chain_of(reading.format, reading.prefix),
     )
 
 
@@ -644,11 +467,11 @@ def _cells_of(reading: Reading) -> Cells | None:
     ranks = [s for s in prefix.spans if s.name != "stamp"]
     pattern, pos = "^", STAMP_END
     for span in ranks:
-        pattern += f"{_spread(text[pos : span.start])}({span.pattern})"
+        pattern += f"{spread(text[pos : span.start])}({span.pattern})"
         pos = span.end
     return Cells(
         head=parts[0][STAMP_END:],
-        head_pattern=pattern + _spread(text[pos : len(parts[0])]) + "$",
+        head_pattern=pattern + spread(text[pos : len(parts[0])]) + "$",
         ranks=tuple(str(s.name) for s in ranks),
         columns=tuple(columns),
         tail=parts[-1] if not parts[-1].strip() else None,
@@ -676,31 +499,3 @@ def _json_text(text: str, at: int) -> str | None:
 def _json_message(tail: str) -> str:
     """Return the part of `tail` before the end of the JSON string that holds the message."""
     return re.split(r'\\*[nr]?\\*"', tail, maxsplit=1)[0]
-
-
-def zone_of(prefix: Prefix) -> str | None:
-    """Tell the zone of a line's stamp from the wrapper's clock beside it.
-
-    Returns:
-        `UTC` or an offset like `+08:00`; of SGLang's own clock where both stand on the line,
-        else of the wrapper's. None where it cannot be told.
-    """
-    if prefix.zone is None:
-        return None
-    sign = re.fullmatch(r"([+-])([0-9]{2}):?([0-9]{2})", prefix.zone)
-    minutes = 0
-    if sign:
-        minutes = (int(sign[2]) * 60 + int(sign[3])) * (-1 if sign[1] == "-" else 1)
-    if prefix.own and prefix.wrapper_stamp and prefix.clock in ("date", "fraction"):
-        try:
-            own = datetime.fromisoformat(prefix.values["stamp"].replace(",", ".")[:19])
-            other = datetime.fromisoformat(prefix.wrapper_stamp[:19])
-        except ValueError:
-            return None
-        quarters = round((own - other).total_seconds() / 900)
-        minutes += quarters * 15
-    if abs(minutes) > 14 * 60:
-        return None
-    if minutes == 0:
-        return "UTC"
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"

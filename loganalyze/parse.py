@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,10 +20,11 @@ import polars as pl
 from loganalyze import formats, search
 from loganalyze.frames import Clock as _Clock
 from loganalyze.frames import Frames, Rows, read_layout
-from loganalyze.lines import Layout, Reader, Reading, escape, layout_of, zone_of
+from loganalyze.lines import Layout, Reader, Reading, layout_of
 from loganalyze.model import Coverage, Sample
+from loganalyze.prefixes import House, escape, zone_of
 from loganalyze.search import MARK, Cut, Searcher
-from loganalyze.sources import BLOCK, Source
+from loganalyze.sources import BLOCK, Block, Source
 
 #: Lines and bytes read at once: with half of it speed falls, with twice only memory grows.
 BATCH_LINES, BATCH_BYTES = 40_000, 4 << 20
@@ -72,6 +73,7 @@ class Parser:
         self._layouts: dict[str, Layout] = {}
         self._sources: dict[str, Source] = {}
         self._counts: dict[str, _Counts] = {}
+        self._houses: dict[str, House] = {}
         self._literals = ""
 
     def read(
@@ -95,12 +97,14 @@ class Parser:
         """
         self._sources[source.name] = source
         counts = self._counts[source.name] = _Counts()
+        house = self._houses[source.name] = House()
         searcher = Searcher(self._formats, requests=self._requests)
         self._literals = "|".join(_escaped(n) for n in searcher.literals)
         clock = _Clock()
         with ThreadPoolExecutor(1) as worker:
             ahead = None
-            for cut in _batches(source, searcher, counts, on_progress, block_size):
+            blocks = self._reader.learned(source.blocks(block_size), house)
+            for cut in _batches(blocks, searcher, counts, on_progress):
                 job = worker.submit(self._frames, cut, source, counts, clock)
                 if ahead is not None and (frames := ahead.result()) is not None:
                     yield frames
@@ -129,6 +133,7 @@ class Parser:
     def _frames(self, cut: Cut, source: Source, counts: _Counts, clock: _Clock) -> Frames | None:
         """Read what was cut out of one stretch of a log."""
         rows, samples = Rows(), list[tuple[int, str]]()
+        self._reader.house = self._houses[source.name]
         for lines in _lines(cut):
             self._read_lines(_clean(lines, cut.odd), rows, samples, source, counts)
         room = SAMPLES - len(counts.samples)
@@ -167,7 +172,10 @@ class Parser:
         text = pl.col("text")
         statistics = lines["text"].str.contains(BATCH, literal=True)
         rest, other = lines.filter(statistics), lines.filter(~statistics)
-        for layout, telltale in _frequent(self._layouts.values()):
+        believed = self._reader.house.believes
+        for layout, telltale in _frequent(
+            [x for x in self._layouts.values() if believed(x.chain)]
+        ):
             rest = _apply(layout, rest, rows, samples, telltale)
         if not self._requests:  # most lines of a log, and cheap to tell
             access = text.str.ends_with(" OK") & text.str.contains(ACCESS, literal=True)
@@ -232,14 +240,13 @@ def _count_lines(line_nos: pl.Series) -> int:
 
 
 def _batches(
-    source: Source,
+    blocks: Iterable[Block],
     searcher: Searcher,
     counts: _Counts,
     on_progress: Callable[[int], None] | None,
-    block_size: int,
 ) -> Iterator[Cut]:
     """Search a log; yield what was found whenever it is worth reading."""
-    for block in source.blocks(block_size):
+    for block in blocks:
         counts.total += block.n_lines
         searcher.feed(block)
         if on_progress is not None:

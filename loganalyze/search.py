@@ -21,7 +21,8 @@ from typing import Any, cast
 
 from loganalyze import sources
 from loganalyze.formats import Format
-from loganalyze.lines import CUT, unwrap
+from loganalyze.lines import CUT
+from loganalyze.prefixes import unwrap
 
 #: Bytes of which the lines of every format but `access` hold one, and access lines hardly
 #: ever do: one search finds all other lines.
@@ -138,8 +139,9 @@ class Searcher:
     def finish(self) -> None:
         """Search what is left at the end of the log."""
         data = self._carry
-        if data and not data.endswith(b"\n"):
-            data += CUT.encode() + b"\n"
+        if data and not data.endswith(b"\n"):  # half-written, unless it is all there is
+            alone = self._carry_line == 1 and b"\n" not in data
+            data += b"\n" if alone else CUT.encode() + b"\n"
         self._scan(data, self._carry_lines, last=True)
 
     def _scan(self, data: bytes, n_lines: int, *, last: bool) -> None:

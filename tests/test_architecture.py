@@ -18,6 +18,7 @@ LAYERS = [
     "releases",
     "sources",
     "formats",
+    "prefixes",
     "lines",
     "frames",
     "search",

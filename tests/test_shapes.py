@@ -554,7 +554,7 @@ ARGS = """ServerArgs(model_path='/m', chat_template="it's", served_model_name='a
 @pytest.mark.parametrize("size", [0, 60_000])
 def test_server_args_keep_their_text(wrap, size, tmp_path):
     args = ARGS[:-1] + f", json_model_override_args='{'x' * size}')"
-    path = log(tmp_path, wrap(f"[{stamp(1)}] server_args={args}") + "\n" + own(1) + "\n")
+    path = log(tmp_path, wrap(f"[{stamp(1)}] server_args={args}") + "\n" + wrap(own(1)) + "\n")
     frames, _, _ = read(path)
     assert frames.startup.select("kind", "text_style", "args_text").rows() == [
         ("server_args", "repr", args)

@@ -18,6 +18,7 @@ from loganalyze import parse
 from loganalyze.frames import Clock, Frames
 from loganalyze.model import LogSource
 from loganalyze.parse import Parser
+from loganalyze.prefixes import House
 from loganalyze.search import Cut, Searcher
 from loganalyze.sources import Block, Source
 
@@ -84,11 +85,13 @@ class LiveReader:
         self._clock = Clock()
         self._counts = parser._counts[source.name] = parse._Counts()
         parser._sources[source.name] = source
+        self._house = parser._houses[source.name] = House()
         parser._literals = "|".join(parse._escaped(n) for n in self._searcher.literals)
 
     def feed(self, block: Block) -> Frames | None:
         """Return the records that are certain to be whole."""
         self._counts.total += block.n_lines
+        self._house.see(self._parser._reader.styles(block.data), len(block.data))
         self._searcher.feed(block)
         return self._read(self._searcher, self._counts, self._clock)
 

@@ -121,6 +121,7 @@ class Format:
         needs: columns without which the line was cut off.
         multiline: the lines up to the next record belong to it.
         whole: never shortened, however long.
+        stampless: of releases that print neither stamp nor GPU before their statistics.
         fields: one per column.
         rules: which releases print which shape.
     """
@@ -134,6 +135,7 @@ class Format:
     needs: tuple[str, ...]
     multiline: bool
     whole: bool
+    stampless: bool
     fields: tuple[Field, ...]
     rules: tuple[Rule, ...]
 
@@ -173,6 +175,7 @@ class Wrapper:
     pattern: re.Pattern[str]
     loose: str | None
     transport: bool
+    some_lines: bool
 
 
 def _field(column: str, spec: dict[str, Any]) -> Field:
@@ -216,6 +219,7 @@ def _format(name: str, spec: dict[str, Any]) -> Format:
         needs=tuple(spec.get("needs", ())),
         multiline=spec.get("multiline", False),
         whole=spec.get("whole", False),
+        stampless=spec.get("stampless", False),
         fields=tuple(_field(c, s) for c, s in spec["columns"].items()),
         rules=tuple(_rule(r) for r in spec.get("releases", ())),
     )
@@ -272,6 +276,7 @@ def wrappers() -> tuple[Wrapper, ...]:
             re.compile(w["pattern"]),
             w.get("loose"),
             w.get("transport", False),
+            w.get("some_lines", False),
         )
         for w in _prefix()["wrapper"]
     )

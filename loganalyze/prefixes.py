@@ -1,0 +1,661 @@
+"""What stands before a message: SGLang's own stamp, and what other programs put around it.
+
+A line is peeled from the outside: wrappers by pattern (formats/prefix.toml), then a string of
+JSON, CSV or logfmt by its key, then again what stands inside that string. What is left before
+SGLang's stamp is described by its shape, and `House` tells whether that is how this log is
+written, or a sentence that quotes a statistics line.
+
+Why a house style (2026-11): `gpu-7 @server [stamp] Decode batch` is a wrapper and `user said:
+[stamp] Decode batch` a prompt, and no pattern tells one from the other. But a wrapper stands
+before every line, so what stands before some lines only is a quote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from loganalyze import formats
+
+#: SGLang's own stamp, `[2026-01-05 03:04:05`, ends here.
+STAMP_END = 20
+#: Text before a message that no wrapper explains is at most this long.
+MAX_REST = 256
+#: Bytes of a log, from its first record on, that show how it is written.
+HEAD = 1 << 18
+#: A style that fewer lines than one in so many have is none.
+RARE = 50
+
+#: In a chain: nothing of SGLang's own stands before the message.
+BARE = "bare"
+#: In a chain: before a shape or a key that is known from this log alone.
+UNKNOWN = "? "
+
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ANY_DATE = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
+#: SGLang's own stamp and ranks; its opening bracket may be lost.
+OWN = re.compile(
+    rf"(?P<open>\[)?(?P<stamp>(?:{_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?)"
+    r"(?P<tags>(?: [A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?)*)\] "
+)
+_RANK = re.compile(r" (DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
+_RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
+GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
+_ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
+_ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
+_ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
+#: A message may follow a delimiter, but not stand in the middle of a sentence.
+_DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r])\s*$")
+_EPOCH = re.compile(
+    r'\\*"+(?:ts|time|timestamp|created|@timestamp|date|timeUnixNano|__REALTIME_TIMESTAMP)\\*"+'
+    r'\s*:\s*(?:\\*"+)?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)[0-9]{0,6}(?![0-9])'
+)
+_JSON_STREAM = re.compile(
+    r'\\*"+(?:pod_name|pod|container_name|container|instance|hostname|host|unit|_SYSTEMD_UNIT|_PID)'
+    r'\\*"+\s*:\s*'
+    r'\\*"+([\w./@:-]+)'
+)
+#: Words of a request that was logged with its text: what follows may be anything.
+_ECHO = re.compile(
+    r"(?:Receive|Finish)(?: OpenAI)?: obj=|request\.(?:received|finished)|GenerateReqInput|"
+    r"sampling_params|\binput_ids\b"
+)
+
+#: Keys under which loggers and shippers keep the line ...
+_LOG_KEYS = frozenset(
+    ("log", "message", "msg", "line", "MESSAGE", "Message", "@message", "textPayload", "_raw")
+)
+#: ... keys of a request: what stands under them, or beside some of them, may be anything ...
+_PROMPT_KEYS = frozenset(
+    re.findall(
+        r"\w+",
+        "obj out prompt prompts messages choices input inputs query question instruction outputs "
+        "instructions completion request response output delta generated_text input_text args "
+        "arguments parameters conversation conversations turns documents",
+    )
+)
+#: ... and keys that hold the line with some shippers, a prompt elsewhere.
+_PROMPT_LEAVES = _PROMPT_KEYS | {"text", "content", "body", "data", "value", "answer", "reply"}
+_REQUEST_KEY = re.compile(
+    r'\\*"+(?:rid|role|obj|out|prompt|messages|choices|max_tokens|max_new_tokens|temperature|'
+    r'finish_reason|sampling_params)\\*"+\s*:'
+)
+#: Docker's line, and that of most container loggers.
+_DOCKER = re.compile(r'\{\\*"+log\\*"+:\s*\\*"|\\*"+stream\\*"+\s*:\s*\\*"+std(?:err|out)\\*"')
+#: With one of these beside it, `body` is the line of an OpenTelemetry record.
+_OTEL = re.compile(
+    r'(?i)\\*"+(?:severity_?(?:text|number)|(?:observed_?)?time_?unix_?nano|observed_?timestamp)'
+    r'\\*"+\s*:'
+)
+#: Words that announce somebody's text.
+_PROSE = re.compile(
+    r"(?i)(?<![\w.@/-])(?:prompts?|user|assistant|human|question|query|request|reply|inputs?|"
+    r"outputs?|text|content|completion|response|answer|said|says|wrote|writes|asks|asked|sent|"
+    r"echo|instruction|quote|chat|conversation|payload|body)(?![\w.@/-])"
+)
+_SENTENCE = re.compile(r"(?<![\w.@/-])[A-Za-z]+ [a-z]+ [a-z]+")
+#: A logging format of the user's own, which names SGLang's module.
+_SGLANG = re.compile(rf"[\[(]?{_ANY_DATE}[ T]{_CLOCK}\b.{{1,80}}\bsglang[.\w]*\b")
+_NAME = re.compile(r"[A-Za-z0-9_](?:[\w.@/+:-]*\w)?")
+_SHAPE_STAMP = re.compile(
+    rf"(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]+)?(?: ?(?:Z|UTC|[+-][0-9]{{2}}:?[0-9]{{2}})\b)?"
+)
+_OPENS = {quote: re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)) for quote in ('"',)}
+_PAIR = re.compile(r'(?:[\w.@/-]+=(?:"(?:[^"\\]|\\.)*"|[^\s"]*)\s+){0,64}(?P<key>[\w.@/-]+)="')
+_CSV_CELL = re.compile(r'[^",;\t]*[,;\t]')
+_CSV_QUOTED = re.compile(r'"(?:[^"]|"")*"(?=[,;\t])[,;\t]')
+#: What differs between lines of one shape: numbers, and names made of them.
+NUMBERS = re.compile(r"([0-9a-f]{8,}(?:-[0-9a-f]{4,})*|[0-9]+)")
+_QUOTES = frozenset("\"'")
+
+
+class Span(NamedTuple):
+    """A piece of a line that varies. `name` is None where only its shape matters."""
+
+    start: int
+    end: int
+    name: str | None
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What stands before a message.
+
+    Attributes:
+        spans: the pieces to capture or to loosen, in order.
+        values: what they hold here: `stamp`, `stream`, `gpu_id` and the ranks.
+        clock: how the stamp is written; None without one.
+        own: whether the stamp is SGLang's, not a wrapper's.
+        zone: zone of the wrapper's clock as printed.
+        wrapper_stamp: stamp of the wrapper, beside SGLang's own.
+        json: whether the message is a value in quotes, of JSON or the like.
+        text: SGLang's own part of it, as printed.
+        chain: what the line is wrapped in, from the outside; empty for SGLang's own format,
+            `BARE` last for a message without it. What may stand before some lines of a log
+            only (Ray, a progress bar) is left out.
+    """
+
+    spans: tuple[Span, ...] = ()
+    values: dict[str, str] = field(default_factory=dict)
+    clock: str | None = None
+    own: bool = False
+    zone: str | None = None
+    wrapper_stamp: str | None = None
+    json: bool = False
+    text: str = ""
+    chain: tuple[str, ...] = ()
+
+
+class Style(NamedTuple):
+    """How a record is wrapped.
+
+    Attributes:
+        chain: as in `Prefix`.
+        shape: all of the text before SGLang's own stamp, names and numbers levelled.
+    """
+
+    chain: tuple[str, ...]
+    shape: str
+
+
+class House:
+    """How the records of a log are written: the styles that its head shows.
+
+    Without a record seen yet, every prefix that could be a wrapper's is believed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Counter[Style] = Counter()
+        self._believed: frozenset[tuple[str, ...]] = frozenset()
+        self.size = 0
+
+    def see(self, styles: Iterable[Style], size: int) -> None:
+        """Take note of the styles of records in `size` more bytes of the head."""
+        self._seen.update(styles)
+        self.size += size
+        least = sum(self._seen.values()) / RARE
+        common = [style for style, n in self._seen.items() if n >= least]
+        plain = [s for s in common if not any(_extends(s, other) for other in common)]
+        known = [s for s in plain if not any(UNKNOWN in link for link in s.chain)]
+        self._believed = frozenset(style.chain for style in known or plain)
+
+    def believes(self, chain: tuple[str, ...]) -> bool:
+        """Whether a record of this log may stand behind such a prefix."""
+        return not chain or not self._believed or chain in self._believed
+
+
+def _extends(style: Style, other: Style) -> bool:
+    """Whether a line is written like the `other` and quotes a record behind that."""
+    if style.chain == other.chain or not style.shape.startswith(other.shape):
+        return False
+    return style.shape != other.shape or len(style.chain) > len(other.chain)
+
+
+def style_of(prefix: Prefix, before: str) -> Style:
+    """Return how a record is wrapped, from its prefix and all of the text before it."""
+    outer = before.rpartition(prefix.text)[0] if prefix.text else before
+    return Style(prefix.chain, _shape(outer))
+
+
+def _is_prose(text: str) -> bool:
+    return bool(_PROSE.search(text) or _SENTENCE.search(text))
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"\s+", " ", _NAME.sub("w", _SHAPE_STAMP.sub("0", text)))
+
+
+def escape(text: str) -> str:
+    """Escape `text` for both Python's and Polars' regular expressions."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)
+
+
+def spread(text: str) -> str:
+    """Return a pattern for texts that differ from `text` in their numbers only."""
+    parts = NUMBERS.split(text)
+    out = []
+    for k, part in enumerate(parts):
+        if k % 2 == 0:
+            out.append(escape(part))
+        else:
+            out.append("[0-9]+" if part.isdigit() else "[0-9a-f-]+")
+    return "".join(out)
+
+
+def clock_of(stamp: str) -> str:
+    """Name the way a stamp is written: clock, date, epoch, fraction or syslog."""
+    if stamp[0].isalpha():
+        return "syslog"
+    if ":" not in stamp:
+        return "epoch"
+    if len(stamp) < 19 or stamp[2] == ":":
+        return "clock"
+    return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
+
+
+def unwrap(line: str) -> tuple[str | None, str]:
+    """Take off what a container or a cluster puts before every line.
+
+    Returns:
+        What the wrapper says about the writer, and the text as the server printed it.
+    """
+    stream, pos = None, 0
+    while pos < len(line):
+        for wrapper in formats.wrappers():
+            m = wrapper.pattern.match(line, pos) if wrapper.transport else None
+            if m and m.end() > pos:
+                stream = stream or m.groupdict().get("stream")
+                pos = m.end()
+                break
+        else:
+            break
+    text = line[pos:]
+    if text.startswith("{"):
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            return stream, text
+        for key in _LOG_KEYS:
+            if isinstance(record.get(key), str):
+                return stream, str(record[key]).rstrip("\n")
+    return stream, text
+
+
+def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
+    """Read what stands before a message.
+
+    Args:
+        text: the line up to its message.
+        after: text behind the message, where a JSON wrapper may keep its stamp.
+        after_at: where `after` starts, counted like `text`.
+
+    Returns:
+        None where the message is quoted text and not a record of the server's own.
+    """
+    if _ECHO.search(text):
+        return None
+    found = _Found(text)
+    if not _peel(found, after):
+        return None
+    pos = found.pos
+    own = _find_own(text, pos)
+    mark = own or GPU.search(text, pos)
+    rest = text[pos : mark.start()] if mark else text[pos:]
+    between = text[own.end() :] if own else ""
+    if rest and not found.take_shape(rest, delimited=mark is None):
+        return None
+    if between and not found.take_shape(between, delimited=True):
+        return None
+    _read_stamps(found, rest, own, after, after_at)
+    if own is not None:
+        found.take_ranks(own)
+    elif mark is not None:
+        found.add("gpu_id", mark.span(1), "[0-9]+", mark[1])
+    stamp = found.values.get("stamp")
+    if mark is None and not rest.strip():
+        found.chain.append(BARE)
+    return Prefix(
+        spans=tuple(sorted(found.spans)),
+        values=found.values,
+        clock=clock_of(stamp) if stamp else None,
+        own=own is not None,
+        zone=found.zone,
+        wrapper_stamp=found.wrapper_stamp,
+        json=bool(found.levels),
+        text=text[mark.start() : mark.end()] if mark else "",
+        chain=tuple(found.chain),
+    )
+
+
+class _Level(NamedTuple):
+    r"""A quoted string around the message.
+
+    Attributes:
+        start: where the JSON, the table row or the pairs start that it is a part of.
+        content: where its own text starts.
+        quote: how the quotes around it are written, `\"` inside another string.
+    """
+
+    start: int
+    content: int
+    quote: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of the prefix `text` so far; `pos` is how far it was read."""
+
+    text: str
+    pos: int = 0
+    spans: list[Span] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    chain: list[str] = field(default_factory=list)
+    levels: list[_Level] = field(default_factory=list)
+    stamps: list[tuple[int, int, str | None]] = field(default_factory=list)
+    zone: str | None = None
+    wrapper_stamp: str | None = None
+
+    def add(self, name: str, extent: tuple[int, int], pattern: str, value: str) -> None:
+        self.spans.append(Span(*extent, name, pattern))
+        self.values[name] = value
+
+    def take_ranks(self, own: re.Match[str]) -> None:
+        """Take the ranks behind SGLang's own stamp."""
+        for rank in _RANK.finditer(self.text, own.start("tags"), own.end("tags") + 1):
+            self.add(f"{rank[1].lower()}_rank", rank.span(2), "-?[0-9]+", rank[2])
+
+    def take_shape(self, rest: str, *, delimited: bool) -> bool:
+        """Describe text that no wrapper explains; whether it may be a wrapper's at all."""
+        if not rest.strip():
+            return True
+        if len(rest) > MAX_REST or _QUOTES & set(rest) or _is_prose(rest):
+            return False
+        if delimited and _DELIMITED.search(rest) is None:
+            return False
+        if _SGLANG.match(rest) or ("\ufffd" in rest and not re.search(r"\w{2}", rest)):
+            return True  # a logging format of the user's own; damaged bytes
+        self.chain.append(UNKNOWN + _shape(rest))
+        return True
+
+
+def _peel(found: _Found, after: str) -> bool:
+    """Take off wrappers and quotes; False where the quotes are a request's."""
+    csv, slashes = False, 0
+    while True:
+        _read_wrappers(found)
+        quote = "\\" * slashes + ('""' if csv else '"')
+        level, kind, keys = _open_string(found, quote, csv=csv)
+        if level is None:
+            return not kind
+        if not _may_log(keys, found.text[level.start : level.content], after):
+            return False
+        found.levels.append(level)
+        if not (keys == ("log",) and _DOCKER.search(found.text[level.start :] + after)):
+            unknown = UNKNOWN * (bool(keys) and keys[-1] not in _LOG_KEYS)
+            found.chain.append(f"{unknown}{kind} {'.'.join(keys)}")
+        found.pos = level.content
+        while re.match(r"\\+[nrt]|\s", found.text[found.pos : found.pos + 4]):
+            found.pos += len(re.match(r"\\+[nrt]|\s", found.text[found.pos :])[0])  # type: ignore[index]
+        if kind == "csv":
+            csv = True
+        else:
+            slashes = 2 * slashes + 1
+
+
+def _read_wrappers(found: _Found) -> None:
+    """Read the known wrappers where the prefix was read up to."""
+    text = found.text
+    while found.pos < len(text):
+        for wrapper in formats.wrappers():
+            m = wrapper.pattern.match(text, found.pos)
+            if m and m.end() > found.pos and not (wrapper.loose and _PROSE.search(m[0])):
+                break
+        else:
+            return
+        groups = m.groupdict()
+        if wrapper.loose:
+            found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
+        if groups.get("stamp"):
+            found.stamps.append((*m.span("stamp"), groups.get("zone")))
+        if groups.get("stream") and "stream" not in found.values:
+            stream = groups["stream"]
+            found.add("stream", m.span("stream"), _stream_pattern(stream), stream)
+        if not wrapper.some_lines:
+            found.chain.append(wrapper.name)
+        found.pos = m.end()
+
+
+def _open_string(
+    found: _Found, quote: str, *, csv: bool
+) -> tuple[_Level | None, str, tuple[str, ...]]:
+    """Find the quoted string in which the prefix ends.
+
+    Returns:
+        The string, what it is a part of (json, csv, pairs), and the keys that lead to it. No
+        string and a kind where there are quotes that cannot be understood.
+    """
+    text, pos = found.text, found.pos
+    if quote not in text[pos:]:
+        return None, "", ()
+    if not csv and quote == '"' and (m := _PAIR.match(text, pos)):
+        return _Level(pos, m.end(), quote), "pairs", (m["key"],)
+    starts = text[pos] in "{["
+    if not (csv or starts) and quote == '"' and (at := _csv_field(text, pos)) is not None:
+        return _Level(pos, at, quote), "csv", ()
+    opening = _OPENS.setdefault(quote, re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)))
+    m = opening.search(text, pos)
+    first = text.find(quote, pos)
+    if m and m.end() - len(quote) == first:
+        if m.start() > pos and not found.take_shape(text[pos : m.start()], delimited=False):
+            return None, "json", ()
+        path = _json_path(text, m.start(), quote)
+        if path is not None:
+            return _Level(m.start(), path[1], quote), "json", path[0]
+    elif first == pos and (path := _json_path(text, pos, quote)) is not None:
+        return _Level(pos, path[1], quote), "json", path[0]
+    return None, "json", ()
+
+
+def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int] | None:
+    """Tell the JSON string in which `text` ends: the keys that lead to it, and its start.
+
+    Args:
+        text: the line up to the message.
+        at: where the JSON starts; also inside of an object, as pretty-printers break it up.
+        quote: how a quote of this JSON is written.
+    """
+    slashes = quote.count("\\")
+    keys: list[str | None] = [None]
+    last, start = "", -1
+    tokens = re.compile(r'\\*""|"|[{}\[\],:]' if quote.endswith('""') else r'\\*"|[{}\[\],:]')
+    for m in tokens.finditer(text, at):
+        token = m[0]
+        if token[-1] == '"':
+            if token.count('"') != quote.count('"'):
+                return None  # the field of the table ends
+            is_quote = (len(token) - len(quote)) % (2 * slashes + 2) == 0
+            if start >= 0 and is_quote:
+                last, start = text[start : m.start()], -1
+            elif start < 0:
+                if token != quote:
+                    return None
+                start = m.end()
+        elif start >= 0:
+            continue
+        elif token in "{[":
+            keys.append(None)
+        elif token in "}]":
+            if len(keys) > 1:
+                keys.pop()
+        else:
+            keys[-1] = last if token == ":" else None
+    if start < 0:
+        return None
+    return tuple(k for k in keys if k is not None), start
+
+
+def _csv_field(text: str, pos: int) -> int | None:
+    """Return where the quoted cell of a table row starts in which `text` ends."""
+    while m := _CSV_QUOTED.match(text, pos) or _CSV_CELL.match(text, pos):
+        pos = m.end()
+    if text[pos : pos + 1] != '"' or re.search(r'(?<!")"(?!")', text[pos + 1 :].replace('""', "")):
+        return None
+    return pos + 1
+
+
+def _may_log(keys: tuple[str, ...], before: str, after: str) -> bool:
+    """Whether a logger's line may stand under these keys, and beside those in the text."""
+    if not keys:
+        return True
+    *path, leaf = keys
+    if any(key in _PROMPT_KEYS for key in path):
+        return False
+    if leaf in ("body", "stringValue") or "body" in path:
+        return _OTEL.search(before) is not None or _OTEL.search(after) is not None
+    if leaf in _PROMPT_LEAVES:
+        return False
+    return not (_REQUEST_KEY.search(before) or _REQUEST_KEY.search(after))
+
+
+def _find_own(text: str, pos: int) -> re.Match[str] | None:
+    """Find SGLang's own stamp: the last one before the message.
+
+    Without bracket and ranks it is taken only where nothing else stands before it.
+    """
+    own = None
+    for m in OWN.finditer(text, pos):
+        if m["open"] or m.start() == pos or _RANKS.fullmatch(m["tags"]):
+            own = m
+    return own
+
+
+def _read_stamps(
+    found: _Found, rest: str, own: re.Match[str] | None, after: str, after_at: int
+) -> None:
+    """Take the innermost stamp, which is the server's own clock, and the zone of another.
+
+    From the outside: wrappers, the fields beside a quoted string, then text inside of it that
+    no wrapper explains.
+    """
+    text = found.text
+    beside = list(_beside(found.levels, text, after, after_at))
+    stamps = [(start, (start, stop), zone) for start, stop, zone in found.stamps]
+    for pattern in (_ANY_STAMP, _ANY_CLOCK):
+        for inside, pieces in beside:
+            for k, (piece, base) in enumerate(pieces):
+                seen = [m for m in pattern.finditer(piece) if k or _outside(found, base, m)]
+                if seen:
+                    m = seen[0 if k else -1]
+                    stamps.append((inside - 1, _extent(m, base), _zone(piece, m)))
+                    break
+        for m in [*pattern.finditer(rest)][-1:]:
+            stamps.append((found.pos + m.start(), _extent(m, found.pos), _zone(rest, m)))
+        if stamps:
+            break
+    stamps.sort(key=lambda s: s[0])
+    line = text + " " * max(0, after_at - len(text)) + after
+    if own is not None:
+        stamp, extent = own["stamp"], own.span("stamp")
+    elif stamps:
+        _, (start, stop), zone = stamps.pop()
+        stamp, extent = line[start:stop], (start, stop)
+        found.zone = zone
+        found.wrapper_stamp = stamp if zone else None
+    else:
+        stamp, extent = "", (0, 0)
+        for _, pieces in reversed(beside):
+            for piece, base in pieces:
+                if not stamp and (epoch := _EPOCH.search(piece)):
+                    stamp, found.zone = epoch[1], "UTC"
+                    extent = base + epoch.start(1), base + epoch.end(1)
+    if stamp:
+        found.add("stamp", extent, _stamp_pattern(stamp), stamp)
+    if found.zone is None:
+        for _, (start, stop), zone in stamps:
+            if zone and found.zone is None:
+                found.zone, found.wrapper_stamp = zone, line[start:stop]
+    for _, pieces in beside:
+        for piece, base in pieces:
+            s = _JSON_STREAM.search(piece) if "stream" not in found.values else None
+            if s:
+                extent = base + s.start(1), base + s.end(1)
+                found.add("stream", extent, "[A-Za-z0-9_./@:-]+", s[1])
+
+
+def _outside(found: _Found, base: int, m: re.Match[str]) -> bool:
+    """Whether a stamp was not read as a part of a wrapper already."""
+    return all(
+        base + m.start() >= stop or base + m.end() <= start for start, stop, _ in found.stamps
+    )
+
+
+def _extent(m: re.Match[str], base: int) -> tuple[int, int]:
+    return base + m.start(), base + m.end()
+
+
+def _zone(text: str, stamp: re.Match[str]) -> str | None:
+    zone = _ZONE.match(text, stamp.end())
+    return zone[1] if zone else None
+
+
+def _beside(
+    levels: list[_Level], text: str, after: str, after_at: int
+) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+    """Yield what stands beside each quoted string, from the outside: before and behind it.
+
+    With each: where the string starts, and the place of each piece in the line.
+    """
+    behind: list[tuple[str, int]] = []
+    at = 0
+    for k, level in reversed(list(enumerate(levels))):
+        at = _string_end(after, at, level.quote)
+        outer = levels[k - 1].quote if k else None
+        stop = _string_end(after, at, outer, inclusive=False) if outer else len(after)
+        behind.append((after[at:stop], after_at + at))
+        at = stop
+    for level, piece in zip(levels, reversed(behind), strict=True):
+        yield level.content, [(text[level.start : level.content], level.start), piece]
+
+
+def _string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int:
+    """Return where the string ends in which `text` stands at `at`."""
+    for m in re.compile(r'\\*"' if quote.count('"') == 1 else r'\\*""').finditer(text, at):
+        if m[0] == quote:
+            return m.end() if inclusive else m.start()
+    return len(text)
+
+
+def _stamp_pattern(stamp: str) -> str:
+    """Return a pattern for stamps written like `stamp`, fraction of any length."""
+    head, dot, _ = re.match(r"([^.,]*)([.,]?)(.*)", stamp).groups()  # type: ignore[union-attr]
+    head = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", head.replace("  ", " +"))
+    head = re.sub(r"^[A-Z][a-z]{2} \+?", "[A-Z][a-z][a-z] +", head)
+    head = head.replace("[A-Z][a-z][a-z] +[0-9]{1} ", "[A-Z][a-z][a-z] +[0-9]+ ")
+    head = head.replace("[A-Z][a-z][a-z] +[0-9]{2} ", "[A-Z][a-z][a-z] +[0-9]+ ")
+    return head + (f"[{dot}][0-9]+" if dot else "")
+
+
+def _stream_pattern(stream: str) -> str:
+    """Return a pattern for names like `stream`: the same words, with the same blanks."""
+    return " ".join(
+        '[^ |)\\]"]+' if re.fullmatch(r"[^ |)\]\"]+", word) else spread(word)
+        for word in stream.split(" ")
+    )
+
+
+def zone_of(prefix: Prefix) -> str | None:
+    """Tell the zone of a line's stamp from the wrapper's clock beside it.
+
+    Returns:
+        `UTC` or an offset like `+08:00`; of SGLang's own clock where both stand on the line,
+        else of the wrapper's. None where it cannot be told.
+    """
+    if prefix.zone is None:
+        return None
+    sign = re.fullmatch(r"([+-])([0-9]{2}):?([0-9]{2})", prefix.zone)
+    minutes = 0
+    if sign:
+        minutes = (int(sign[2]) * 60 + int(sign[3])) * (-1 if sign[1] == "-" else 1)
+    stamp, other = prefix.values.get("stamp"), prefix.wrapper_stamp
+    if stamp and other and stamp != other and prefix.clock in ("date", "fraction"):
+        try:
+            ahead = _moment(stamp) - _moment(other)
+        except ValueError:
+            return None
+        minutes += round(ahead.total_seconds() / 900) * 15
+    if abs(minutes) > 14 * 60:
+        return None
+    if minutes == 0:
+        return "UTC"
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+def _moment(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp[:19].replace("/", "-"))
