@@ -202,7 +202,8 @@ def _styles(fmt: Format, text: str, message: re.Match[str]) -> Iterator[Style]:
     if prefix is not None and fmt.frame != "request":
         yield style_of(prefix, before)
     stamps = list(OWN.finditer(before))
-    if len(stamps) > 1 or (stamps and prefix is None):
+    quoting = len(stamps) > 1 and stamps[0].end() < stamps[1].start()
+    if quoting or (stamps and prefix is None):
         outer = read_prefix(before[: stamps[0].end()])
         if outer is not None:
             yield style_of(outer, before[: stamps[0].end()])

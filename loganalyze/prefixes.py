@@ -82,9 +82,8 @@ _PROMPT_KEYS = frozenset(
 )
 #: ... and keys that hold the line with some shippers, a prompt elsewhere.
 _PROMPT_LEAVES = _PROMPT_KEYS | {"text", "content", "body", "data", "value", "answer", "reply"}
-_REQUEST_KEY = re.compile(
-    r'\\*"+(?:rid|role|obj|out|prompt|messages|choices|max_tokens|max_new_tokens|temperature|'
-    r'finish_reason|sampling_params)\\*"+\s*:'
+_REQUEST_KEYS = frozenset(
+    ("rid", "role", "obj", "out", "prompt", "messages", "choices", "max_tokens", "temperature")
 )
 #: Docker's line, and that of most container loggers.
 _DOCKER = re.compile(r'\{\\*"+log\\*"+:\s*\\*"|\\*"+stream\\*"+\s*:\s*\\*"+std(?:err|out)\\*"')
@@ -106,8 +105,6 @@ _NAME = re.compile(r"[A-Za-z0-9_](?:[\w.@/+:-]*\w)?")
 _SHAPE_STAMP = re.compile(
     rf"(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]+)?(?: ?(?:Z|UTC|[+-][0-9]{{2}}:?[0-9]{{2}})\b)?"
 )
-_OPENS = {quote: re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)) for quote in ('"',)}
-_PAIR = re.compile(r'(?:[\w.@/-]+=(?:"(?:[^"\\]|\\.)*"|[^\s"]*)\s+){0,64}(?P<key>[\w.@/-]+)="')
 _CSV_CELL = re.compile(r'[^",;\t]*[,;\t]')
 _CSV_QUOTED = re.compile(r'"(?:[^"]|"")*"(?=[,;\t])[,;\t]')
 #: What differs between lines of one shape: numbers, and names made of them.
@@ -371,10 +368,12 @@ def _peel(found: _Found, after: str) -> bool:
     while True:
         _read_wrappers(found)
         quote = "\\" * slashes + ('""' if csv else '"')
-        level, kind, keys = _open_string(found, quote, csv=csv)
+        level, kind, keys, beside = _open_string(found, quote, csv=csv)
         if level is None:
             return not kind
-        if not _may_log(keys, found.text[level.start : level.content], after):
+        if kind == "json" and keys:
+            beside |= _keys_behind(after, quote)
+        if not _may_log(keys, beside, found.text[level.start : level.content] + after):
             return False
         found.levels.append(level)
         if not (keys == ("log",) and _DOCKER.search(found.text[level.start :] + after)):
@@ -414,45 +413,57 @@ def _read_wrappers(found: _Found) -> None:
 
 def _open_string(
     found: _Found, quote: str, *, csv: bool
-) -> tuple[_Level | None, str, tuple[str, ...]]:
+) -> tuple[_Level | None, str, tuple[str, ...], set[str]]:
     """Find the quoted string in which the prefix ends.
 
     Returns:
-        The string, what it is a part of (json, csv, pairs), and the keys that lead to it. No
-        string and a kind where there are quotes that cannot be understood.
+        The string, what it is a part of (json, csv, pairs), the keys that lead to it, and those
+        beside it. No string and a kind where there are quotes that cannot be understood.
     """
     text, pos = found.text, found.pos
     if quote not in text[pos:]:
-        return None, "", ()
-    if not csv and quote == '"' and (m := _PAIR.match(text, pos)):
-        return _Level(pos, m.end(), quote), "pairs", (m["key"],)
+        return None, "", (), set()
+    while text[pos].isspace():
+        pos += 1
+    if not csv and (m := _pairs(quote).match(text, pos)):
+        return _Level(pos, m.end(), quote), "pairs", (m["key"],), set()
     starts = text[pos] in "{["
     if not (csv or starts) and quote == '"' and (at := _csv_field(text, pos)) is not None:
-        return _Level(pos, at, quote), "csv", ()
-    opening = _OPENS.setdefault(quote, re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)))
-    m = opening.search(text, pos)
+        return _Level(pos, at, quote), "csv", (), set()
+    m = re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)).search(text, pos)
     first = text.find(quote, pos)
-    if m and m.end() - len(quote) == first:
-        if m.start() > pos and not found.take_shape(text[pos : m.start()], delimited=False):
-            return None, "json", ()
-        path = _json_path(text, m.start(), quote)
-        if path is not None:
-            return _Level(m.start(), path[1], quote), "json", path[0]
-    elif first == pos and (path := _json_path(text, pos, quote)) is not None:
-        return _Level(pos, path[1], quote), "json", path[0]
-    return None, "json", ()
+    opened = m is not None and m.end() - len(quote) == first
+    start = m.start() if m and opened else pos
+    if start > pos and not found.take_shape(text[pos:start], delimited=False):
+        return None, "json", (), set()
+    path = _json_path(text, start, quote) if opened or first == pos else None
+    if path is None:
+        return None, "json", (), set()
+    keys, at, beside = path
+    return _Level(start, at, quote), "json", keys, beside
 
 
-def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int] | None:
-    """Tell the JSON string in which `text` ends: the keys that lead to it, and its start.
+def _pairs(quote: str) -> re.Pattern[str]:
+    """Return a pattern for logfmt up to the quote before a value."""
+    inside = r'(?:[^"\\]|\\.)*"' if quote == '"' else '[^"]*"'
+    value = rf'(?:{re.escape(quote)}{inside}|[^\s"]*)'
+    return re.compile(rf"(?:[\w.@/-]+={value}\s+){{0,64}}(?P<key>[\w.@/-]+)={re.escape(quote)}")
+
+
+def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int, set[str]] | None:
+    """Tell the JSON string in which `text` ends.
 
     Args:
         text: the line up to the message.
         at: where the JSON starts; also inside of an object, as pretty-printers break it up.
         quote: how a quote of this JSON is written.
+
+    Returns:
+        The keys that lead to the string, its start, and the keys before it in its object.
     """
     slashes = quote.count("\\")
     keys: list[str | None] = [None]
+    beside: list[set[str]] = [set()]
     last, start = "", -1
     tokens = re.compile(r'\\*""|"|[{}\[\],:]' if quote.endswith('""') else r'\\*"|[{}\[\],:]')
     for m in tokens.finditer(text, at):
@@ -471,14 +482,43 @@ def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int] | 
             continue
         elif token in "{[":
             keys.append(None)
+            beside.append(set())
         elif token in "}]":
             if len(keys) > 1:
                 keys.pop()
+                beside.pop()
+        elif token == ":":
+            keys[-1] = last
+            beside[-1].add(last)
         else:
-            keys[-1] = last if token == ":" else None
+            keys[-1] = None
     if start < 0:
         return None
-    return tuple(k for k in keys if k is not None), start
+    return tuple(k for k in keys if k is not None), start, beside[-1]
+
+
+def _keys_behind(text: str, quote: str) -> set[str]:
+    """Return the keys behind the string in which `text` starts, in the same object."""
+    keys: set[str] = set()
+    depth, last, start = 0, "", -1
+    pattern = r'\\*"' if quote.count('"') == 1 else r'\\*""'
+    for m in re.compile(pattern + r"|[{}\[\]:]").finditer(text, _string_end(text, 0, quote)):
+        token = m[0]
+        if token == quote:
+            if start >= 0:
+                last = text[start : m.start()]
+            start = m.end() if start < 0 else -1
+        elif start >= 0 or token[-1] == '"':
+            continue
+        elif token in "{[":
+            depth += 1
+        elif token in "}]":
+            depth -= 1
+            if depth < 0:
+                break
+        elif depth == 0:
+            keys.add(last)
+    return keys
 
 
 def _csv_field(text: str, pos: int) -> int | None:
@@ -490,18 +530,16 @@ def _csv_field(text: str, pos: int) -> int | None:
     return pos + 1
 
 
-def _may_log(keys: tuple[str, ...], before: str, after: str) -> bool:
-    """Whether a logger's line may stand under these keys, and beside those in the text."""
+def _may_log(keys: tuple[str, ...], beside: set[str], text: str) -> bool:
+    """Whether a logger's line may stand under these keys of `text`, and beside those."""
     if not keys:
         return True
     *path, leaf = keys
-    if any(key in _PROMPT_KEYS for key in path):
+    if any(key in _PROMPT_KEYS for key in path) or beside & _REQUEST_KEYS:
         return False
     if leaf in ("body", "stringValue") or "body" in path:
-        return _OTEL.search(before) is not None or _OTEL.search(after) is not None
-    if leaf in _PROMPT_LEAVES:
-        return False
-    return not (_REQUEST_KEY.search(before) or _REQUEST_KEY.search(after))
+        return _OTEL.search(text) is not None
+    return leaf not in _PROMPT_LEAVES
 
 
 def _find_own(text: str, pos: int) -> re.Match[str] | None:

@@ -17,6 +17,7 @@ LAYERS = [
     "model",
     "releases",
     "sources",
+    "parts",
     "formats",
     "prefixes",
     "lines",

@@ -250,7 +250,7 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
         "UTC",
     ),
     "pdsh": (lambda k: f"node07: {own(k)}", "node07", None),
-    "mpirun --tag-output": (lambda k: f"[1,0]<stderr>:{own(k)}", None, None),
+    "mpirun --tag-output": (lambda k: f"[1,0]<stderr>:{own(k)}", "1,0", None),
     "grep -n": (lambda k: f"{k + 1}:{own(k)}", None, None),
     "cat -n": (lambda k: f"{k + 1:6}\t{own(k)}", None, None),
     "Markdown": (lambda k: f"- `{own(k)}`", None, None),

@@ -18,6 +18,7 @@ from loganalyze import parse
 from loganalyze.frames import Clock, Frames
 from loganalyze.model import LogSource
 from loganalyze.parse import Parser
+from loganalyze.parts import Parts
 from loganalyze.prefixes import House
 from loganalyze.search import Cut, Searcher
 from loganalyze.sources import Block, Source
@@ -85,6 +86,7 @@ class LiveReader:
         self._clock = Clock()
         self._counts = parser._counts[source.name] = parse._Counts()
         parser._sources[source.name] = source
+        self._parts = Parts()
         self._house = parser._houses[source.name] = House()
         parser._literals = "|".join(parse._escaped(n) for n in self._searcher.literals)
 
@@ -92,7 +94,8 @@ class LiveReader:
         """Return the records that are certain to be whole."""
         self._counts.total += block.n_lines
         self._house.see(self._parser._reader.styles(block.data), len(block.data))
-        self._searcher.feed(block)
+        for whole in self._parts.feed(block):
+            self._searcher.feed(whole)
         return self._read(self._searcher, self._counts, self._clock)
 
     def pending(self) -> Frames | None:
@@ -104,6 +107,8 @@ class LiveReader:
 
     def finish(self) -> Frames | None:
         """Return the last records; the log has ended."""
+        for whole in self._parts.finish():
+            self._searcher.feed(whole)
         self._searcher.finish()
         return self._read(self._searcher, self._counts, self._clock)
 
