@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -38,6 +39,8 @@ _FORMS = {
     "clock": "%Y-%m-%d %H:%M:%S%.f",
     "syslog": "%Y %b %e %H:%M:%S%.f",
 }
+#: Of stamps without a year, until that is known; it has a 29th of February.
+_NO_YEAR = 1972
 #: A clock without a date that falls back by more than this has passed midnight: less is
 #: another writer, or the end of summer time.
 _FALL_S = 2 * 3600
@@ -61,10 +64,16 @@ class Frames:
 
 @dataclass(slots=True)
 class Clock:
-    """Where a clock without a date stands: days since the log's start, last second seen."""
+    """What the stamps of a log lack.
+
+    Attributes:
+        day: of a clock without a date: days since the log's start; last_s: last second seen.
+        until: gives the latest time that a stamp without a year can mean; now by default.
+    """
 
     day: int = 0
     last_s: int | None = None
+    until: Callable[[], datetime] = datetime.now
 
 
 class Rows:
@@ -141,7 +150,7 @@ class Rows:
         given = {"source": source, "group": group, "duplicate": False}
         return Frames(
             *(
-                _assemble(self._parts[f.name], COLUMNS[f.name], given, days, self.several)
+                _assemble(self._parts[f.name], COLUMNS[f.name], given, days, clock, self.several)
                 for f in fields(Frames)
             )
         )
@@ -246,7 +255,7 @@ def _time(clock: str) -> pl.Expr:
     elif clock == "clock":
         stamp = pl.lit("1970-01-01 ") + stamp
     elif clock == "syslog":
-        stamp = pl.lit("1970 ") + stamp
+        stamp = pl.lit(f"{_NO_YEAR} ") + stamp
     return stamp.str.to_datetime(_FORMS[clock], time_unit="ms", strict=False, cache=False)
 
 
@@ -272,11 +281,24 @@ def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
     return stamps.select("line_no", day=day).unique("line_no", keep="first")
 
 
+def _in_year(rows: pl.DataFrame, clock: Clock) -> pl.DataFrame:
+    """Put stamps without a year in the last year in which they are not in the future."""
+    yearless = pl.col("time_has_date") & (pl.col("time").dt.year() == _NO_YEAR)
+    if not rows.select(yearless.any()).item():
+        return rows
+    until = clock.until()
+    late = pl.col("time").dt.offset_by(f"{until.year - _NO_YEAR}y")
+    early = pl.col("time").dt.offset_by(f"{until.year - 1 - _NO_YEAR}y")
+    told = pl.when(late <= until + timedelta(days=1)).then(late).otherwise(early)
+    return rows.with_columns(pl.when(yearless).then(told).otherwise("time").alias("time"))
+
+
 def _assemble(
     parts: list[pl.DataFrame],
     columns: tuple[Column, ...],
     given: Mapping[str, object],
     days: pl.DataFrame | None,
+    clock: Clock,
     several: bool,
 ) -> pl.DataFrame:
     """Put the parts of one frame together, in line order and with every column."""
@@ -288,6 +310,8 @@ def _assemble(
         late = pl.duration(days=pl.col("day"))
         undated = ~pl.col("time_has_date")
         rows = rows.with_columns(pl.when(undated).then(pl.col("time") + late).otherwise("time"))
+    if "time" in rows.columns:
+        rows = _in_year(rows, clock)
     if "seq" in rows.columns and several:
         rows = rows.sort("line_no", pl.col("seq").fill_null(0))
     elif not rows["line_no"].is_sorted():

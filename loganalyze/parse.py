@@ -101,7 +101,7 @@ class Parser:
         house = self._houses[source.name] = House()
         searcher = Searcher(self._formats, requests=self._requests)
         self._literals = "|".join(_escaped(n) for n in searcher.literals)
-        clock = _Clock()
+        clock = _Clock(until=source.until)
         with ThreadPoolExecutor(1) as worker:
             ahead = None
             blocks = self._reader.learned(join(source.blocks(block_size)), house)
@@ -128,7 +128,11 @@ class Parser:
             lines_partial=sum(c.partial for c in every),
             by_kind=dict(sorted(kinds.items(), key=lambda k: (-k[1], k[0]))),
             samples=tuple(s for c in every for s in c.samples)[:SAMPLES],
-            notes=tuple(f"{name}: {note}" for name in names for note in self._sources[name].notes),
+            notes=tuple(
+                f"{name}: {note}"
+                for name in names
+                for note in (*self._sources[name].notes, *self._sources[name].remarks)
+            ),
         )
 
     def _frames(self, cut: Cut, source: Source, counts: _Counts, clock: _Clock) -> Frames | None:

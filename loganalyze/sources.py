@@ -15,6 +15,7 @@ import io
 import lzma
 import os
 import re
+import select
 import stat
 import struct
 import sys
@@ -24,6 +25,7 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import IO, NamedTuple, cast
 
@@ -41,8 +43,9 @@ BLOCK = 1 << 18
 #: server arguments are 20 kB; a prompt may be 1 GB.
 MAX_LINE = 1 << 20
 KEEP_HEAD, KEEP_TAIL = 1 << 13, 1 << 12
-#: An archive that grows by more than this factor, and past this size, is refused.
-MAX_RATIO, MAX_RATIO_FROM = 2000, 1 << 30
+#: A compressed file that grows by more than this factor, and past this size, is refused: a
+#: busy log shrinks to a tenth, one of nothing but equal lines to a two-hundredth.
+MAX_RATIO, MAX_RATIO_FROM = 500, 256 << 20
 
 
 class Block(NamedTuple):
@@ -104,11 +107,20 @@ def _codec_of(head: bytes) -> str | None:
 
 
 def _encoding_of(head: bytes) -> str | None:
-    """Tell UTF-16 and UTF-32 by their mark or by their NUL bytes; None for all else."""
-    if head.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
-        return "utf-32"
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
+    """Tell UTF-16 and UTF-32 by their mark or by their NUL bytes; None for all else.
+
+    Two bytes like a mark may also be damage: the text behind a mark must hold half-empty
+    characters, since every line of a log holds digits and blanks.
+    """
+    marks = (
+        (b"\xff\xfe\x00\x00", "utf-32"),
+        (b"\x00\x00\xfe\xff", "utf-32"),
+        (b"\xff\xfe", "utf-16"),
+        (b"\xfe\xff", "utf-16"),
+    )
+    for mark, encoding in marks:
+        if head.startswith(mark) and head.count(0) * 10 >= len(head) - len(mark):
+            return encoding
     sample = head[: len(head) & ~1]
     if len(sample) >= 4:
         even, odd = sample[::2].count(0), sample[1::2].count(0)
@@ -240,6 +252,16 @@ class _Counted(io.RawIOBase):
         super().close()
 
 
+def _refuse_bomb(size: int, packed: int, what: str = "") -> None:
+    """Raise `InputError` where so many bytes of text cannot be a log."""
+    if size > MAX_RATIO_FROM and size > MAX_RATIO * max(packed, 1):
+        raise InputError(
+            f"{what}expands to more than {MAX_RATIO} times its size, {size >> 20:,} MiB so far, "
+            "as no log does",
+            hint="if it is a log, unpack it by hand and name the text",
+        )
+
+
 class _Lenient(io.RawIOBase):
     """Reads a compressed stream up to its damage, and says where that is."""
 
@@ -264,11 +286,7 @@ class _Lenient(io.RawIOBase):
             )
             return 0
         self._done += n
-        if self._done > MAX_RATIO_FROM and self._done > MAX_RATIO * max(self._counted.count, 1):
-            raise InputError(
-                f"expands to more than {MAX_RATIO} times its size",
-                hint="unpack it by hand if it is what it says it is",
-            )
+        _refuse_bomb(self._done, self._counted.count)
         return n
 
     def close(self) -> None:
@@ -440,7 +458,7 @@ class _Zip:
         """Return name, size and opener of each file, and what is wrong with the archive.
 
         Raises:
-            InputError: a member is encrypted.
+            InputError: a member is encrypted, or a bomb.
         """
         found: list[tuple[str, int, Callable[[], IO[bytes]]]] = []
         with self._open_stored() as stored:
@@ -451,6 +469,7 @@ class _Zip:
         for info in infos:
             if info.flag_bits & 1:
                 raise InputError(f"{info.filename} is encrypted", hint="unpack it first")
+            _refuse_bomb(info.file_size, info.compress_size, f"{info.filename} ")
             if not info.is_dir() and info.file_size:
                 found.append((info.filename, info.file_size, self._opener(info)))
         return found, ""
@@ -553,6 +572,7 @@ class Source:
             and the like where the text had to be recoded.
         tz: zone that a wrapper's stamps gave, once it was read.
         notes: what went wrong while reading, in plain words.
+        remarks: what a reader of the results should know about it.
         lines: number of lines, once it was read.
     """
 
@@ -570,6 +590,7 @@ class Source:
         self.kind = kind
         self.tz: str | None = None
         self.notes: list[str] = []
+        self.remarks: list[str] = []
         self.lines = 0
         self._open_stored = open_stored
         self._codecs = codecs_
@@ -585,6 +606,27 @@ class Source:
         """Remember what went wrong, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def until(self) -> datetime:
+        """Return the latest time that a stamp without a year can mean in this log.
+
+        That is less than a year after its first dated stamp; else when the file, or the archive
+        that holds it, was last written; else now.
+        """
+        path = self.name.partition("!")[0]
+        stamp = _first_stamp(self) if path == self.name and self.kind != "stdin" else None
+        until, whence = datetime.now(), "today's date"
+        with contextlib.suppress(OSError, ValueError):
+            until = datetime.fromtimestamp(os.stat(path).st_mtime)
+            whence = "the date of the file"
+        if stamp is not None:
+            with contextlib.suppress(ValueError):
+                until = datetime.fromisoformat(stamp.decode()) + timedelta(days=363)
+                whence = "another line's date"
+        remark = f"stamps without a year: the year was taken from {whence}"
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+        return until
 
     def _open_text(self, offset: int = 0) -> tuple[io.BufferedReader, _Counted]:
         counted = _Counted(self._open_stored())
@@ -720,14 +762,20 @@ def open_sources(
 
     Returns:
         The logs in the order given, members of an archive in its order, rotated sets in the
-        order of time (see `order_sources`).
+        order of time (see `order_sources`). A file that is named twice, or through a link, is
+        one log, under its first name.
 
     Raises:
         InputError: a path is missing, unreadable, empty, a directory, a pipe or a device, or
             holds no text.
     """
     sources: list[Source] = []
+    seen: set[object] = set()
     for path in paths:
+        identity = _identity(path)
+        if identity in seen:
+            continue
+        seen.add(identity)
         try:
             sources.extend(_open_path(path))
         except InputError as error:
@@ -735,6 +783,15 @@ def open_sources(
                 raise
             on_error(error)
     return order_sources(sources)
+
+
+def _identity(path: str) -> object:
+    """Return what is the same for all names of one file: a log must not count twice."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return path
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else path
 
 
 def _open_path(path: str) -> list[Source]:
@@ -775,13 +832,17 @@ def _open_pipe(path: str) -> list[Source]:
     if path in ("-", "/dev/stdin"):
         if sys.stdin is None or sys.stdin.closed:
             raise InputError("standard input is closed", hint="name a log file")
-        read = cast("io.BufferedReader", sys.stdin.buffer).read1
+        read: Callable[[int], bytes]
+        try:
+            read = functools.partial(_read_pipe, sys.stdin.fileno())
+        except (OSError, ValueError):  # not a real file
+            read = cast("io.BufferedReader", sys.stdin.buffer).read1
     else:
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
-        read = functools.partial(os.read, fd)
+        read = functools.partial(_read_pipe, fd)
     spool = _Spool(read)
     if path not in ("-", "/dev/stdin"):
         weakref.finalize(spool, os.close, fd)
@@ -791,6 +852,15 @@ def _open_pipe(path: str) -> list[Source]:
             hint="did the command before the pipe write to standard error?",
         )
     return _open_stored(path, spool.open, "stdin", None)
+
+
+def _read_pipe(fd: int, size: int) -> bytes:
+    """Wait for the next bytes of a pipe.
+
+    Polars has the system go on with a read that Ctrl-C broke off; a wait always ends.
+    """
+    select.select([fd], [], [])
+    return os.read(fd, size)
 
 
 def _open_stored(
