@@ -440,7 +440,7 @@ def _open_string(
     if path is None:
         return None, "json", (), set()
     keys, at, beside = path
-    return _Level(start, at, quote), "json", keys, beside
+    return _Level(pos, at, quote), "json", keys, beside
 
 
 def _pairs(quote: str) -> re.Pattern[str]:

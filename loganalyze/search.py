@@ -42,7 +42,7 @@ AHEAD = 1 << 13
 #: A record of many lines is kept up to this size.
 MAX_RECORD = 1 << 12
 #: An echoed prompt of many lines is followed this far.
-MAX_REQUEST = 1 << 18
+MAX_REQUEST = 1 << 20
 
 #: On an access line with a status of 5xx.
 SERVER_ERROR = b'" 5'
@@ -68,8 +68,15 @@ _ANOTHER = re.compile(
 )
 #: What Python says before a traceback that belongs to the one above.
 _CHAINED = (b"During handling of the above", b"The above exception was the")
-#: What a raw prompt ends with: its quote, then the other fields of the request.
-_REQUEST_END = re.compile(rb"\\?\"(?:, \w+=.*)?\)(?:[, ].*)?\s*$|\}\s*$")
+#: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
+#: Code in a prompt has lines like that, too, but not these names.
+_REQUEST_END = re.compile(
+    rb"\\?[\"'][\]}]*, (?:(?:rid|stream|sampling_params|input_ids|input_embeds|image_data|"
+    rb"return_\w+|log\w+|top_logprobs_num|token_ids_\w+|modalities|lora_path|session\w+)=.*[)}]"
+    rb"|'(?:meta_info|output_ids|model|messages|index|role)': .*\})(?:[, ].*)?\s*$"
+)
+#: What table rows, Markdown and HTML put behind a line.
+_WRAPPED_END = re.compile(rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$")
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
 
@@ -237,33 +244,33 @@ class Searcher:
     def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int]:
         """Empty the lines of logged prompts that span several.
 
-        Only prompts printed raw, as text="...", do so; Python's repr keeps to its line.
+        Releases up to 0.4.1.post4 print prompts raw, as text="..."; Python's repr keeps to its
+        line, but for users who undo that.
 
         Returns:
             The data, with as many lines as before, and how much of it can be looked at yet.
         """
         view = _view(data)
-        for quote in (b'="', b'=\\"') if view.find(JSON) >= 0 else (b'="',):
-            at = view.find(quote, 0, end)
-            while at >= 0:
-                stop = data.find(b"\n", at)
-                start = data.rfind(b"\n", 0, at) + 1
-                if _is_open(data, start, stop):
-                    close = _request_end(data, stop + 1, start + MAX_REQUEST)
-                    if close is None and not last and len(data) - start < MAX_REQUEST:
-                        end = start
-                        break
-                    if close:
-                        inside = data.count(b"\n", stop, close - 1)
-                        closing = data[data.rfind(b"\n", 0, close - 1) + 1 : close - 1][-TAIL:]
-                        rest = _REQUEST_END.search(_JSON_END.sub(b"", closing))
-                        filler = (rest[0] if rest else b"") + b"\n" * inside
-                        data = data[:stop] + filler + data[close - 1 :]
-                        end = max(end - (close - 1 - stop) + len(filler), stop + len(filler) + 1)
-                        view = _view(data)
-                        stop = data.find(b"\n", stop)
-                        self.cut.n_inside += inside
-                at = view.find(quote, stop, end)
+        at = view.find(REQUEST, 0, end)
+        while at >= 0:
+            stop = data.find(b"\n", at)
+            start = data.rfind(b"\n", 0, at) + 1
+            if _is_open(data, start, stop):
+                close = _request_end(data, stop + 1, start + MAX_REQUEST)
+                if close is None and not last and len(data) - start < MAX_REQUEST:
+                    end = start
+                    break
+                if close:
+                    inside = data.count(b"\n", stop, close - 1)
+                    closing = data[data.rfind(b"\n", 0, close - 1) + 1 : close - 1][-TAIL:]
+                    rest = _REQUEST_END.search(_JSON_END.sub(b"", closing))
+                    filler = (rest[0] if rest else b"") + b"\n" * inside
+                    data = data[:stop] + filler + data[close - 1 :]
+                    end = max(end - (close - 1 - stop) + len(filler), stop + len(filler) + 1)
+                    view = _view(data)
+                    stop = data.find(b"\n", stop)
+                    self.cut.n_inside += inside
+            at = view.find(REQUEST, stop, end)
         return data, end
 
 
@@ -310,11 +317,18 @@ def _is_open(data: bytes, start: int, stop: int) -> bool:
     at = data.find(REQUEST, start, stop)
     if at < 0 or not data[max(at - 7, start) : at].endswith((b"Receive", b"Finish", b"OpenAI")):
         return False
-    line = _JSON_END.sub(b"", data[at:stop].rstrip())
-    if not line.endswith((b")", b"}", b"]")):
+    line = data[at:stop].rstrip()
+    tail = line[-TAIL:]
+    if data[start : start + 1] not in b"[I":  # there may be a wrapper, which ends behind it
+        tail = _JSON_END.sub(b"", tail)
+        tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
+    if not tail.endswith((b")", b"}", b"]")):
         return True
-    raw = max(line.rfind(b'="'), line.rfind(b'=\\"'))
-    return line.find(b'"', raw + 3) < 0
+    line = line[:-TAIL] + tail
+    double, single = max(line.rfind(b'="'), line.rfind(b'=\\"')), line.rfind(b"='")
+    return (double >= 0 and line.find(b'"', double + 3) < 0) or (
+        single >= 0 and line.find(b"'", single + 2) < 0
+    )
 
 
 def _request_end(data: bytes, start: int, limit: int) -> int | None:
@@ -326,7 +340,8 @@ def _request_end(data: bytes, start: int, limit: int) -> int | None:
         line = data[start:stop]
         if REQUEST in line:
             return start
-        if _REQUEST_END.search(_JSON_END.sub(b"", line[-TAIL:])):
+        tail = line[-TAIL:]
+        if _REQUEST_END.search(tail) or _REQUEST_END.search(_JSON_END.sub(b"", tail)):
             return stop + 1
         start = stop + 1
     return None

@@ -1,6 +1,7 @@
 """Wrapped, tagged and broken logs: the same rows come out whatever surrounds them."""
 
 import json
+import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -292,6 +293,63 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
     ),
     "coloured": (lambda k: f"\x1b[32m{own(k)}\x1b[0m", None, None),
     "trailing blanks": (lambda k: f"{own(k)}   ", None, None),
+    "Ray, coloured, in Docker's JSON": (
+        lambda k: json.dumps(
+            {"log": f"\x1b[36m(RayWorker pid=7)\x1b[0m {own(k)}\n", "stream": "stderr"}
+        ),
+        "RayWorker pid=7",
+        None,
+    ),
+    "fluentd": (
+        lambda k: f"{stamp(k)}.123456789 +0000 docker.sglang: {json.dumps({'log': own(k)})}",
+        None,
+        "UTC",
+    ),
+    "logcli": (
+        lambda k: f'2026-11-20T10:00:{k:02d}Z {{app="sglang", pod="s-{k}"}} {own(k)}',
+        None,
+        "UTC",
+    ),
+    "JSON formatter, a format inside": (
+        lambda k: json.dumps({"msg": f"INFO {stamp(k)},250 [scheduler.py:12] {body(k)}"}),
+        None,
+        None,
+    ),
+    "CSV, some cells quoted": (
+        lambda k: f'2026-11-20T10:00:{k:02d}.000Z,gpu-7,"{own(k)}"',
+        None,
+        "UTC",
+    ),
+    "JSON in JSON in CSV": (
+        lambda k: (
+            '"gpu-7","' + json.dumps({"log": json.dumps({"msg": own(k)})}).replace('"', '""') + '"'
+        ),
+        None,
+        None,
+    ),
+    "pretty JSON": (lambda k: f'    "textPayload": {escaped(own(k))},', None, None),
+    "OpenTelemetry": (
+        lambda k: json.dumps({"severityText": "INFO", "body": {"stringValue": own(k)}}),
+        None,
+        None,
+    ),
+    "labels that a request has, too": (
+        lambda k: json.dumps({"log": own(k), "kubernetes": {"labels": {"role": "decode"}}}),
+        None,
+        None,
+    ),
+    "logfmt in Docker's JSON": (
+        lambda k: json.dumps({"log": f"level=INFO msg={escaped(own(k))}\n", "stream": "stderr"}),
+        None,
+        None,
+    ),
+    "stern": (lambda k: f"sglang-7d9f8b server {own(k)}", "sglang-7d9f8b server", None),
+    "SkyPilot": (lambda k: f"(head, rank=0, pid=1{k}) {own(k)}", None, None),
+    "pm2": (lambda k: f"0|sglang   | {own(k)}", "0|sglang", None),
+    "multilog": (lambda k: f"@4000000065f1e2{k:02x}1234abcd {own(k)}", None, None),
+    "ts": (lambda k: f"[{stamp(k)}] {own(k)}", None, None),
+    "diff": (lambda k: f"+{own(k)}", None, None),
+    "quoted mail of compose": (lambda k: f"> sglang-1  | {own(k)}", None, None),
     "unknown wrapper": (lambda k: f"gpu7.rack3 @server {own(k)}", None, None),
 }
 
@@ -413,6 +471,14 @@ def test_half_written_last_line(kept, tmp_path):
     assert coverage.lines_unrecognised == (kept >= len("[2026-11-20 10:00:09 TP0] Decode batch"))
 
 
+def test_a_last_number_that_may_lack_digits(tmp_path):
+    """The log ends inside of `#queue-req: 1234`."""
+    last = own(9).rpartition(" ")[0] + " 12"
+    frames, coverage, _ = read(log(tmp_path, own(1) + "\n" + last))
+    assert frames.batch.select("running_req", "queue_req").rows() == [(101, 1), (109, None)]
+    assert (coverage.lines_partial, coverage.lines_unrecognised) == (1, 0)
+
+
 def test_whole_last_line_without_newline(tmp_path):
     assert rows_of(log(tmp_path, own(3)), "line_no", "queue_req") == [(1, 3)]
 
@@ -475,7 +541,203 @@ ECHOES = {
     "URL": f'[{stamp(1)}] INFO:     10.0.0.7:1 - "GET /?q=Decode%20batch,%20#running-req:%201'
     ' HTTP/1.1" 200 OK',
     "far into the line": f"[{stamp(1)}] {'x' * 5000} {FAKE}",
+    "JSON, prompt first": json.dumps({"obj": {"text": FAKE}, "event": "request.received"}),
+    "JSON, text alone": json.dumps({"rid": "a", "text": FAKE}),
+    "JSON, log key of a request": json.dumps({"message": FAKE, "role": "user"}),
+    "JSON, log key inside a request": json.dumps({"choices": [{"message": FAKE}]}),
+    **{
+        f"JSON, {key}": json.dumps({key: FAKE})
+        for key in ("input", "query", "body", "completion", "prompt", "content")
+    },
+    "stamp and JSON": f"[{stamp(1)}] {json.dumps({'rid': 'a', 'text': FAKE})}",
+    "logfmt": f'level=info prompt="{FAKE}"',
+    "label": f"Prompt: {FAKE}",
+    "name and stamp": f"foo: {stamp(3)} {body(3)}",
+    "label of two words": f"user said: {FAKE}",
+    "label behind a stamp": f"[{stamp(1)}] user said: {FAKE}",
+    "label before a progress bar": f"Prompt: 3%|#  | 1/36 [00:01<00:30]{FAKE}",
+    "request ids": f"[{stamp(1)}] Gracefully exiting... Remaining number of requests 1. "
+    f"Remaining requests remaining_rids=['{FAKE}'].",
 }
+#: Lines that a wrapper could have written, but none wrote those around them.
+DOUBTFUL = {
+    "quoted mail": f"> {FAKE}",
+    "name": f"foo: {FAKE}",
+    "host": f"user1: {FAKE}",
+    "compose": f"prompt-1  | {FAKE}",
+    "rank": f"3: {FAKE}",
+    "level": f"INFO: {FAKE}",
+    "another logger": f"{stamp(3)},250 INFO app: {body(3)}",
+    "own stamp and name": f"[{stamp(1)}] app: {body(3)}",
+    "no stamp": body(3),
+    "two stamps": f"[{stamp(1)}] {FAKE}",
+    "JSON, unknown key": json.dumps({"payload": FAKE}),
+    "JSON, log key": json.dumps({"message": FAKE}),
+    "CSV": f'1,"{FAKE}"',
+}
+AROUND = {
+    "SGLang's own": lambda line: line,
+    "compose": lambda line: f"sglang-1  | {line}",
+    "CRI": lambda line: f"2026-11-20T10:00:01.5Z stderr F {line}",
+    "Docker": lambda line: json.dumps({"log": line + "\n", "stream": "stderr"}),
+    "unknown": lambda line: f"gpu7.rack3 @server {line}",
+    "JSON formatter": lambda line: json.dumps({"asctime": stamp(1), "message": line}),
+    "CSV": lambda line: '"a","' + line.replace('"', '""') + '"',
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_doubtful_line_is_unrecognised(around, tmp_path):
+    """It is not counted as statistics, and nobody's words get into the samples."""
+    wrap = AROUND[around]
+    fakes = list((ECHOES | DOUBTFUL).values())
+    # A log in which most lines are fakes, and its first one, too.
+    lines = [wrap(own(k // 3) if k % 3 == 2 else fakes[k % len(fakes)]) for k in range(90)]
+    frames, coverage, _ = read(log(tmp_path, "\n".join(lines) + "\n"), "errors")
+    assert frames.batch["line_no"].to_list() == [k + 1 for k in range(90) if k % 3 == 2]
+    assert frames.batch["queue_req"].to_list() == list(range(30))
+    assert coverage.lines_unrecognised > 0
+    for sample in coverage.samples:
+        assert sample.text.startswith("... ")
+        assert "foo" not in sample.text
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_a_doubtful_line_in_a_log_of_its_own(name, tmp_path):
+    lines = [own(k) if k % 2 else DOUBTFUL[name] for k in range(60)]
+    frames, coverage, _ = read(log(tmp_path, "\n".join(lines) + "\n"), "errors")
+    assert frames.batch["queue_req"].to_list() == [k for k in range(60) if k % 2]
+    assert coverage.lines_unrecognised == 30
+
+
+def docker_parts(text):
+    """Split as Docker's json-file driver does."""
+    parts = [f"{text}\n"[k : k + (1 << 14)] for k in range(0, len(text) + 1, 1 << 14)]
+    return [json.dumps({"log": part, "stream": "stderr", "time": "x"}) for part in parts]
+
+
+def cri_parts(text, size=1 << 14):
+    parts = [text[k : k + size] for k in range(0, len(text), size)]
+    tags = ["P"] * (len(parts) - 1) + ["F"]
+    return [
+        f"2026-11-20T10:00:01.5Z stderr {tag} {part}"
+        for tag, part in zip(tags, parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("split", [docker_parts, cri_parts])
+@pytest.mark.parametrize("block_size", [1000, 1 << 18])
+def test_a_prompt_that_the_runtime_split(split, block_size, tmp_path):
+    head = f"[{stamp(1)}] Receive: obj=GenerateReqInput(text='"
+    prompt = "x" * ((1 << 14) - len(head)) + FAKE.ljust(1 << 14) + FAKE + "', rid='a')"
+    lines, want = [], []
+    for k in range(20):
+        want.append((len(lines) + 1, k))
+        lines += split(own(k)) + split(head + prompt)
+    parser = Parser("errors")
+    (source,) = open_sources([str(log(tmp_path, "\n".join(lines) + "\n"))])
+    parts = [f.batch for f in parser.read(source, block_size=block_size)]
+    assert pl.concat(parts).select("line_no", "queue_req").rows() == want
+    coverage = parser.coverage()
+    assert coverage.lines_total == len(lines) == 20 * 4
+    assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize("split", [docker_parts, cri_parts])
+def test_arguments_that_the_runtime_split(split, tmp_path):
+    args = ARGS[:-1] + f", json_model_override_args='{'x' * 40_000}')"
+    lines = [*split(f"[{stamp(1)}] server_args={args}"), *split(own(1))]
+    frames, _, _ = read(log(tmp_path, "\n".join(lines) + "\n"))
+    assert frames.startup["args_text"].to_list() == [args]
+    assert frames.batch["line_no"].to_list() == [4]
+
+
+def test_statistics_that_the_runtime_split(tmp_path):
+    lines = [part for k in range(20) for part in cri_parts(own(k), 60)]
+    per_line = len(cri_parts(own(0), 60))
+    assert rows_of(log(tmp_path, "\n".join(lines) + "\n"), "line_no", "queue_req") == [
+        (k * per_line + 1, k) for k in range(20)
+    ]
+
+
+def test_parts_of_two_streams_do_not_mix(tmp_path):
+    err, out = cri_parts(own(1), 80), cri_parts("y" * 200, 80)
+    out = [line.replace("stderr", "stdout") for line in out]
+    lines = [line for pair in zip(err, out, strict=False) for line in pair]
+    assert rows_of(log(tmp_path, "\n".join(lines) + "\n"), "queue_req") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("line", "zone"),
+    [
+        (
+            lambda k: f"2026-11-20T02:00:{k:02d}Z stderr F {stamp(k)},250 - app - {body(k)}",
+            "+08:00",
+        ),
+        (
+            lambda k: json.dumps(
+                {
+                    "log": json.dumps({"message": body(k), "time": f"{stamp(k)},250"}) + "\n",
+                    "stream": "stderr",
+                    "time": f"2026-11-20T02:00:{k:02d}.1Z",
+                }
+            ),
+            "+08:00",
+        ),
+        (
+            lambda k: json.dumps(
+                {
+                    "time": f"2026-11-20T02:00:{k:02d}.1Z",
+                    "log": f"INFO {stamp(k)},250 app.py: {body(k)}\n",
+                    "stream": "stderr",
+                }
+            ),
+            "+08:00",
+        ),
+    ],
+)
+def test_the_loggers_clock_beats_the_wrappers(line, zone, tmp_path):
+    path = log(tmp_path, "".join(line(k) + "\n" for k in range(30)))
+    frames, _, source = read(path)
+    assert frames.batch["time"].to_list() == [times(k, 250) for k in range(30)]
+    assert source.tz == zone
+
+
+@pytest.mark.parametrize(
+    ("lines", "written", "year", "whence"),
+    [
+        (["Dec 31 23:59:58"], "2025-06-01", 2024, "the date of the file"),
+        (["Jan  1 00:00:02"], "2025-06-01", 2025, "the date of the file"),
+        (["Feb 29 12:00:00"], "2024-03-01", 2024, "the date of the file"),
+        (["Nov 20 10:00:00"], "2026-11-20", 2026, "the date of the file"),
+        (
+            ["[2022-12-31 23:00:00] x", "Jan  1 00:00:02"],
+            "2025-06-01",
+            2023,
+            "another line's date",
+        ),
+    ],
+)
+def test_the_year_of_a_stamp_without_one(lines, written, year, whence, tmp_path):
+    *before, last = lines
+    path = log(tmp_path, "\n".join([*before, f"{last} gpu-7 sglang[7]: {body(1)}"]) + "\n")
+    moment = datetime.fromisoformat(written).timestamp()
+    os.utime(path, (moment, moment))
+    frames, coverage, _ = read(path)
+    assert frames.batch["time"].dt.year().to_list() == [year]
+    assert frames.batch["time"].dt.strftime("%b %e %H:%M:%S").to_list() == [last]
+    assert coverage.notes[0].endswith(f"the year was taken from {whence}")
+
+
+def test_the_years_end_in_stamps_without_a_year(tmp_path):
+    stamps = ["Dec 31 23:59:58", "Jan  1 00:00:02"]
+    path = log(tmp_path, "".join(f"{s} gpu-7 sglang[7]: {body(1)}\n" for s in stamps))
+    moment = datetime(2025, 1, 1, 0, 10).timestamp()
+    os.utime(path, (moment, moment))
+    assert rows_of(path, "time") == [
+        (datetime(2024, 12, 31, 23, 59, 58),),
+        (datetime(2025, 1, 1, 0, 0, 2),),
+    ]
 
 
 @pytest.mark.parametrize("name", ECHOES)
@@ -602,6 +864,26 @@ def test_chained_tracebacks_are_one_record(tmp_path):
     frames, _, _ = read(log(tmp_path, "".join(line + "\n" for line in lines)))
     assert frames.event.select("line_no", "kind").rows() == [(1, "exception"), (11, "traceback")]
     assert "KeyError: 1" in frames.event["traceback"][0]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [FAKE, 'print("x", file=f)', FAKE, '{"a": 1}', FAKE],  # lines like a request's end
+        [*["line " * 100] * 1000, FAKE],
+        ["", FAKE, ""],
+    ],
+)
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_what_a_raw_prompt_may_hold(prompt, quote, tmp_path):
+    request = [
+        f"[{stamp(2)} TP0] Receive: obj=GenerateReqInput(text={quote}def f(x)",
+        *prompt,
+        f"bye{quote}, sampling_params={{}}, rid={quote}abc{quote})",
+    ]
+    lines = [line for k in range(4) for line in (own(k), *request)]
+    path = log(tmp_path, "\n".join(lines) + "\n")
+    assert rows_of(path, "queue_req", requests="errors") == [(k,) for k in range(4)]
 
 
 def test_an_open_prompt_that_never_ends_hides_nothing(tmp_path):
