@@ -55,11 +55,8 @@ def read_all(
         else:
             looks_like, hint = guess(source)
             lines = f"{source.lines:,} line{'s' * (source.lines != 1)}"
-            failed.append(
-                Unreadable(
-                    source.name, f"no SGLang line in {lines}", f"looks like {looks_like}; {hint}"
-                )
-            )
+            message = "; ".join([f"no SGLang line in {lines}", *source.notes])
+            failed.append(Unreadable(source.name, message, f"looks like {looks_like}; {hint}"))
     if not read:
         raise InputError(f"{failed[0].name}: {failed[0].message}", hint=failed[0].hint)
     return read, failed

@@ -90,6 +90,7 @@ _DAMAGE = (
     OSError,
     ValueError,
     RuntimeError,
+    struct.error,
     zlib.error,
     lzma.LZMAError,
     tarfile.TarError,
@@ -464,23 +465,18 @@ class _Zip:
         with self._open_stored() as stored:
             try:
                 infos = zipfile.ZipFile(stored).infolist()
-            except (zipfile.BadZipFile, OSError):
+            except _DAMAGE:
                 return list(self._walk()), "cut off: its table of contents is missing"
         for info in infos:
             if info.flag_bits & 1:
                 raise InputError(f"{info.filename} is encrypted", hint="unpack it first")
             _refuse_bomb(info.file_size, info.compress_size, f"{info.filename} ")
-            if not info.is_dir() and info.file_size:
+            if info.file_size and not info.filename.endswith("/"):
                 found.append((info.filename, info.file_size, self._opener(info)))
         return found, ""
 
     def _opener(self, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-        def opened() -> IO[bytes]:
-            stored = self._open_stored()
-            member = zipfile.ZipFile(stored).open(info)  # noqa: SIM115  `_Closing` does
-            return cast("IO[bytes]", _Closing(member, stored))
-
-        return opened
+        return lambda: cast("IO[bytes]", _ListedMember(self._open_stored, info))
 
     def _walk(self) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
         at = 0
@@ -519,7 +515,7 @@ class _ZipMember(io.RawIOBase):
 
     def _next(self, size: int) -> bytes:
         data = self._raw.read(size if self._left is None else min(size, self._left))
-        if not data and self._left != 0:
+        if not data:
             raise EOFError("the archive ends inside the member")
         if self._left is not None:
             self._left -= len(data)
@@ -542,22 +538,31 @@ class _ZipMember(io.RawIOBase):
         super().close()
 
 
-class _Closing(io.RawIOBase):
-    """A stream that closes the file below it, too."""
+class _ListedMember(io.RawIOBase):
+    """One member of a zip archive, from its entry in the table of contents.
 
-    def __init__(self, raw: IO[bytes], below: IO[bytes]) -> None:
-        self._raw, self._below = raw, below
+    It is opened when it is read, not before, so that a wrong entry is damage like any other.
+    """
+
+    def __init__(self, open_stored: Callable[[], IO[bytes]], info: zipfile.ZipInfo) -> None:
+        self._stored = open_stored()
+        self._info = info
+        self._text: IO[bytes] | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
-        return n
+        if self._text is None:
+            self._text = zipfile.ZipFile(self._stored).open(self._info)  # noqa: SIM115
+        data = self._text.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
-        self._raw.close()
-        self._below.close()
+        if self._text is not None:
+            self._text.close()
+        self._stored.close()
         super().close()
 
 
