@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -374,8 +375,11 @@ class _SpoolReader(io.RawIOBase):
         if whence == 2:
             self._spool.fill()
             offset += self._spool.size
-        self._at = offset + (self._at if whence == 1 else 0)
-        return self._at
+        at = offset + (self._at if whence == 1 else 0)
+        if at < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as a file does
+        self._at = at
+        return at
 
     def tell(self) -> int:
         return self._at
