@@ -83,6 +83,7 @@ class Rows:
         kinds: number of records of each kind.
         partial: batch records with text that no field explains.
         more: lines of records beyond their first.
+        cut: numbers of lines with a statistics record that could not be read.
         several: whether a line may hold more than one record.
     """
 
@@ -92,6 +93,7 @@ class Rows:
         self.kinds: Counter[str] = Counter()
         self.partial = 0
         self.more = 0
+        self.cut: set[int] = set()
         self.several = False
 
     def add_layout(self, layout: Layout, place: pl.DataFrame, values: pl.DataFrame) -> None:

@@ -140,10 +140,11 @@ class Parser:
         rows, samples = Rows(), list[tuple[int, str]]()
         self._reader.house = self._houses[source.name]
         for lines in _lines(cut):
-            self._read_lines(_clean(lines, cut.odd), rows, samples, source, counts)
+            self._read_lines(_clean(lines, cut.odd), rows, samples, source)
         room = SAMPLES - len(counts.samples)
         counts.samples += [Sample(source.name, *s) for s in sorted(samples)[:room]]
         counts.partial += rows.partial
+        counts.unrecognised += len(rows.cut)
         counts.known += rows.more + cut.n_inside
         if not self._requests:
             rows.kinds["access"], rows.kinds["request_log"] = cut.n_access, cut.n_requests
@@ -171,7 +172,6 @@ class Parser:
         rows: Rows,
         samples: list[tuple[int, str]],
         source: Source,
-        counts: _Counts,
     ) -> None:
         """Read lines by the known layouts; learn new ones from what is left."""
         text = pl.col("text")
@@ -206,7 +206,7 @@ class Parser:
                     _tell_zone(readings[0], source)
                     rest = left
                     continue
-            _take(readings, line, rows, samples, source, counts)
+            _take(readings, line, rows, samples, source)
             rest = rest[1:]
 
     def _keep(self, layout: Layout) -> None:
@@ -223,7 +223,6 @@ def _take(
     rows: Rows,
     samples: list[tuple[int, str]],
     source: Source,
-    counts: _Counts,
 ) -> None:
     """Take the records of one line as they were read field by field."""
     line_no, seq, more = (line.get(name) or 0 for name in ("line_no", "seq", "more"))
@@ -234,7 +233,7 @@ def _take(
         if reading.cut or reading.partial:
             samples.append((line_no, reading.text[:SAMPLE_CHARS]))
         if reading.cut:
-            counts.unrecognised += 1
+            rows.cut.add(line_no)
         else:
             rows.add_reading(reading, line_no, seq + k, more)
 
