@@ -13,6 +13,7 @@ PACKAGE = ROOT / "loganalyze"
 #: From the bottom up: a module imports only what stands before it here, or its own package.
 LAYERS = [
     "errors",
+    "docstrings",
     "schema",
     "model",
     "releases",

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from loganalyze import __version__
+from loganalyze import __version__, docstrings
 from loganalyze.cli._shared import examples, print_error
 from loganalyze.cli.check import check
 from loganalyze.cli.compare import compare
@@ -137,3 +137,6 @@ for _command in (
     selfcheck,
 ):
     main.add_command(_command)
+for _command in (main, *main.commands.values()):
+    if _command.help is None and _command.callback is not None:  # python -OO
+        _command.help = docstrings.read(_command.callback)

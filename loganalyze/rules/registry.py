@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import polars as pl
 
+from loganalyze import docstrings
 from loganalyze.errors import UsageError
 from loganalyze.model import CheckStatus, Finding, SessionData, Severity
 from loganalyze.signals import Rank, Signals
@@ -29,6 +31,8 @@ SECTIONS = ("What it flags", "Why it is slow", "Not this rule", "What to do", "S
 #: A log shorter than this, in time or in lines, is an excerpt: durations cannot be judged.
 EXCERPT_S = 30.0
 EXCERPT_LINES = 20
+
+_DROPPED = "Not available: python -OO dropped the text, and its source file is not installed."
 
 
 class NotApplicable(Exception):
@@ -206,7 +210,10 @@ def rule(
 
 
 def _documentation(judge: Judge) -> tuple[str, dict[str, str]]:
-    text = inspect.getdoc(judge) or ""
+    text = docstrings.read(judge)
+    if text is None and sys.flags.optimize >= 2:  # without source files: say so, and judge
+        return _DROPPED, dict.fromkeys(SECTIONS, _DROPPED)
+    text = text or ""
     heads = "|".join(SECTIONS)
     parts = re.split(rf"^({heads}):[ ]*\n", text, flags=re.MULTILINE)
     sections = {
