@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from html import escape
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ class Unreadable:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Everything a reader is told. `redacted` counts what was removed: kind -> how often."""
 
@@ -366,6 +367,24 @@ class Report:
     def is_problem(self) -> bool:
         """Whether any finding is a warning or worse."""
         return any(f.severity >= Severity.WARNING for f in self.findings)
+
+    def __repr__(self) -> str:
+        """Say what it is in one line: in full, a report fills a page."""
+        n = len(self.findings)
+        parts = [str(self.verdict.status), *filter(None, [self.verdict.primary])]
+        parts.append(f"{n} finding{'s' * (n != 1)}")
+        names = [source.name for source in self.sources]
+        logs = names[0] if len(names) == 1 else f"{len(names)} logs"
+        return f"<Report: {', '.join(parts)}, of {logs}>"
+
+    def _repr_html_(self) -> str:
+        """Show verdict and findings where a notebook ends in a report."""
+        cells = "".join(
+            f"<tr><td>{f.code}</td><td>{f.severity}</td><td>{escape(f.summary)}</td></tr>"
+            for f in self.findings
+        )
+        head = f"<b>{self.verdict.status}</b>: {escape(self.verdict.headline)}"
+        return f"<p>{head}</p><table>{cells}</table>" if cells else f"<p>{head}</p>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from loganalyze import capacity, filters, sessions
 from loganalyze.errors import InputError
@@ -18,9 +19,16 @@ from loganalyze.store import Store
 _PARTLY = "what could be read was analysed"
 
 
+class Keeper(Protocol):
+    """What records are put into as they are read."""
+
+    def add(self, frames: Frames) -> None:
+        """Take one chunk."""
+
+
 def read_all(
     parser: Parser,
-    store: Store,
+    store: Keeper,
     paths: Sequence[str],
     on_progress: Callable[[int], None] | None,
 ) -> tuple[list[Source], list[Unreadable]]:
@@ -90,7 +98,7 @@ def _unreadable(error: InputError, names: Sequence[str]) -> Unreadable:
 
 
 def _read_one(
-    parser: Parser, store: Store, source: Source, on_progress: Callable[[int], None] | None
+    parser: Parser, store: Keeper, source: Source, on_progress: Callable[[int], None] | None
 ) -> bool:
     """Put the records of a source into the store; tell whether there were any."""
     found = False

@@ -49,6 +49,7 @@ LAYERS = [
     "compare",
     "follow",
     "report",
+    "api",
     "scan",
     "cli",
     "__main__",
