@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 
 #: A repr of more than this is cut: the longest real one (0.5.23) has 18 kB.
 MAX_CHARS = 262_144
@@ -45,10 +46,12 @@ def parse(text: str) -> dict[str, object]:
     else:
         return {}
     args: dict[str, object] = {}
-    for name, value in _fields(body, separator):
-        key = name.strip().strip("'\"")
-        if re.fullmatch(r"\w+", key):
-            args[key] = _literal(value.strip())
+    with warnings.catch_warnings():  # of the compiler, about backslashes in a log's text
+        warnings.simplefilter("ignore")
+        for name, value in _fields(body, separator):
+            key = name.strip().strip("'\"")
+            if re.fullmatch(r"\w+", key):
+                args[key] = _literal(value.strip())
     return args
 
 
