@@ -1,0 +1,107 @@
+"""What the fuzzer found: one test for each kind of fault, made by hand from the input."""
+
+import io
+import struct
+import zipfile
+
+import pytest
+
+from loganalyze import pipeline, server_args, sources
+from loganalyze.parse import Parser
+from loganalyze.sources import open_sources
+
+LOG = b"".join(
+    b"[2026-01-05 10:00:%02d TP0] Decode batch, #running-req: %d, #token: 500, token usage: 0.50, "
+    b"gen throughput (token/s): 90.00, #queue-req: 0\n" % (n, n)
+    for n in range(40)
+)
+
+
+def zipped(*members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def lines(path, data):
+    """Return {member: bytes} of a file."""
+    path.write_bytes(data)
+    return {s.name.partition("!")[2]: b"".join(b.data for b in s.blocks()) for s in opened(path)}
+
+
+def opened(path):
+    return open_sources([str(path)])
+
+
+def damaged(what):
+    """Return a zip archive of two logs; its second member has a fault of this kind."""
+    data = bytearray(zipped(("a.log", LOG), ("b.log", LOG)))
+    entry = data.rindex(b"PK\x01\x02")  # of b.log in the table of contents
+    if what == "the header before it":
+        at = data.rindex(b"PK\x03\x04")
+        data[at : at + 4] = b"XXXX"
+    elif what == "an unknown method":
+        struct.pack_into("<H", data, entry + 10, 77)
+    elif what == "a later version":
+        struct.pack_into("<H", data, entry + 6, 255)
+    elif what == "a place behind the end":
+        struct.pack_into("<I", data, entry + 42, 1 << 31)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("what", ["the header before it", "an unknown method"])
+def test_a_zip_member_that_cannot_be_opened_does_not_hide_the_others(what, tmp_path):
+    path = tmp_path / "logs.zip"
+    assert lines(path, damaged(what)) == {"a.log": LOG, "b.log": b""}
+    (lost,) = pipeline.analyze(str(path)).unreadable
+    assert lost.name == f"{path}!b.log"
+    assert "damaged or cut off after 0 bytes" in lost.message
+
+
+@pytest.mark.parametrize("what", ["a later version", "a place behind the end"])
+def test_a_zip_with_a_wrong_table_still_gives_a_log(what, tmp_path):
+    assert LOG in lines(tmp_path / "logs.zip", damaged(what)).values()
+
+
+def test_a_zip_member_without_a_name(tmp_path):
+    data = zipped(("x", LOG))
+    for at in (data.index(b"PK\x01\x02") + 28, 26):  # the lengths of its name
+        data = data[:at] + b"\0\0" + data[at + 2 :]
+    start = 30
+    data = data[:start] + data[start + 1 :]
+    assert set(lines(tmp_path / "logs.zip", data).values()) <= {LOG}
+
+
+def test_a_cut_zip_whose_member_is_shorter_than_its_header_says(tmp_path):
+    """Without the table the header's size is all there is; the text may not end there."""
+    whole = zipped(("a.log", LOG))
+    packed = struct.unpack_from("<I", whole, 18)[0]
+    cut = bytearray(whole[: 35 + packed])
+    struct.pack_into("<I", cut, 18, packed // 2)
+    (read,) = lines(tmp_path / "logs.zip", bytes(cut)).values()
+    assert read
+    assert LOG.startswith(read)
+
+
+def test_a_pipe_seeks_as_a_file_does(monkeypatch, tmp_path):
+    """zipfile looks for the table of contents from the end, also where that is too near."""
+    spool = sources._Spool(io.BytesIO(b"PK\x05\x06short").read)
+    with pytest.raises(OSError, match="Invalid argument"):
+        spool.open().seek(-22, io.SEEK_END)
+
+
+def test_a_line_with_two_records_that_were_cut_is_one_line(tmp_path):
+    start = LOG.splitlines()[0][:60]
+    path = tmp_path / "server.log"
+    path.write_bytes(start + start + b"\n" + LOG)
+    (source,) = opened(path)
+    parser = Parser()
+    list(parser.read(source))
+    assert parser.coverage(source).lines_unrecognised == 1
+
+
+def test_an_odd_escape_in_an_argument_is_no_warning():
+    """Python's compiler warns of it, and with warnings as errors refused the value."""
+    assert server_args.parse(r"ServerArgs(a='\d+', b=2)") == {"a": r"\d+", "b": 2}
