@@ -9,6 +9,7 @@ kept (store.py); the second one writes.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,10 +19,12 @@ from polars.io.plugins import register_io_source
 
 from loganalyze import derive, duplicates, filters, reading, schema, sessions
 from loganalyze.duplicates import Marker
+from loganalyze.errors import UsageError
 from loganalyze.filters import Filters
 from loganalyze.frames import Frames
 from loganalyze.model import Unreadable
 from loganalyze.parse import Parser
+from loganalyze.schema import Column
 from loganalyze.sources import Source
 from loganalyze.store import Store
 
@@ -40,6 +43,7 @@ def write(
     *,
     frame: Frame,
     form: Format,
+    columns: Sequence[str] = (),
     chosen: Filters | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Unreadable]:
@@ -51,6 +55,7 @@ def write(
         frame: which frame; see schema.py for its columns.
         form: parquet, csv or ndjson. In CSV a text that a spreadsheet would run as a formula
             gets a leading apostrophe.
+        columns: names of the columns to write, in this order; all by default.
         chosen: rows to keep; all by default.
         on_progress: called with the number of bytes read since the last call.
 
@@ -59,16 +64,20 @@ def write(
 
     Raises:
         InputError: no input could be used.
+        UsageError: the frame has no such column.
     """
+    declared = schema.FRAMES[frame]
+    for name in columns:
+        if name not in {column.name for column in declared}:
+            raise UsageError(f"{frame} has no column {name}", hint=_near(name, declared))
     store = Store(_PLAN_ROWS)
     read, unreadable = reading.read_all(Parser(), store, paths, on_progress)
     frames = Frames(**store.frames())
     found = sessions.plan(frames, reading.rotated(read))
     end = derive.time_span(*(getattr(frames, name) for name in schema.FRAMES))[1]
     keep = filters.expression(chosen or Filters(), end)
-    columns = schema.FRAMES[frame]
     several = frame in ("batch", "event") and duplicates.possible(getattr(frames, frame))
-    marker = Marker(columns, several_files=bool(found.servers.by_time)) if several else None
+    marker = Marker(declared, several_files=bool(found.servers.by_time)) if several else None
     del store, frames  # the second reading needs the room
 
     def rows(
@@ -78,12 +87,14 @@ def write(
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         for chunk in _finished(read, frame, found, marker):
-            part = schema.conform(chunk, columns).filter(keep)
+            part = schema.conform(chunk, declared).filter(keep)
             if predicate is not None:
                 part = part.filter(predicate)
             yield part.select(with_columns) if with_columns else part
 
-    lazy = register_io_source(rows, schema=schema.dtypes(columns))
+    lazy = register_io_source(rows, schema=schema.dtypes(declared))
+    if columns:
+        lazy = lazy.select(*dict.fromkeys(columns))
     if form == "parquet":
         lazy.sink_parquet(target)
     elif form == "csv":
@@ -91,6 +102,13 @@ def write(
     else:
         lazy.sink_ndjson(target)
     return unreadable
+
+
+def _near(name: str, declared: Sequence[Column]) -> str:
+    """Say which columns may have been meant, or what there is."""
+    known = [column.name for column in declared]
+    near = difflib.get_close_matches(name, known, n=3) or known
+    return f"columns: {', '.join(near)}"
 
 
 def _finished(

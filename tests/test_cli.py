@@ -752,21 +752,46 @@ def test_selfcheck_fails_when_a_rule_misses_its_log(monkeypatch):
 # The shell --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("loganalyze explain kv00", "KV001"),
-        ("loganalyze explain --flag mem-f", "mem-fraction-static"),
-        ("loganalyze check --set KV001.enter_u", "KV001.enter_usage="),
-        ("loganalyze ch", "check"),
-    ],
-)
-def test_the_shell_completes(typed, expected):
+COMPLETED = [
+    ("loganalyze ch", "check"),
+    ("loganalyze explain kv00", "KV001"),
+    ("loganalyze explain --flag mem-f", "mem-fraction-static"),
+    ("loganalyze check --set KV001.enter_u", "KV001.enter_usage="),
+    ("loganalyze export a.log --frame batch --column kv_u", "kv_usage"),
+    ("loganalyze export a.log --column retracted", "retracted_req"),
+]
+
+
+def completed(shell, typed):
+    """Return what a shell is offered for the last word of a line."""
+    *before, last = typed.split()
     environment = {
-        "_LOGANALYZE_COMPLETE": "bash_complete",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(len(typed.split()) - 1),
+        "_LOGANALYZE_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(before) if shell == "fish" else typed,
+        "COMP_CWORD": last if shell == "fish" else str(len(before)),
     }
     child = process(stdout=subprocess.PIPE, env=environment)
-    out, _ = child.communicate()
-    assert expected in [line.partition(",")[2] for line in out.decode().splitlines()]
+    out, errors = child.communicate()
+    assert not errors
+    lines = out.decode().splitlines()
+    if shell == "zsh":  # three lines for each
+        return lines[1::3]
+    return [line.partition(",")[2].partition("\t")[0] for line in lines]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(("typed", "expected"), COMPLETED)
+def test_the_shell_completes(shell, typed, expected):
+    assert expected in completed(shell, typed)
+
+
+def test_columns_are_those_of_the_frame():
+    offered = completed("bash", "loganalyze export a.log --frame request --column s")
+    assert offered == ["source", "session", "status"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_is_told_how(shell):
+    child = process(stdout=subprocess.PIPE, env={"_LOGANALYZE_COMPLETE": f"{shell}_source"})
+    script, _ = child.communicate()
+    assert f"_LOGANALYZE_COMPLETE={shell}_complete".encode() in script

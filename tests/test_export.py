@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from loganalyze import export, schema
-from loganalyze.errors import InputError
+from loganalyze.errors import InputError, UsageError
 from loganalyze.filters import Filters
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -120,3 +120,18 @@ def test_what_cannot_be_read_is_told(tmp_path):
     assert [f.name for f in failed] == [missing]
     with pytest.raises(InputError, match="no such file"):
         export.write([missing], target, frame="batch", form="csv")
+
+
+def test_chosen_columns_come_in_the_order_chosen(tmp_path):
+    path = log(tmp_path / "a.log", [DECODE.format(second=s, tags="", running=s) for s in range(3)])
+    rows = exported(tmp_path, [path], columns=["running_req", "kv_usage", "running_req"])
+    assert rows.columns == ["running_req", "kv_usage"]
+    assert rows.rows() == [(0, 0.5), (1, 0.5), (2, 0.5)]
+
+
+def test_a_column_that_does_not_exist(tmp_path):
+    path = log(tmp_path / "a.log", [DECODE.format(second=0, tags="", running=1)])
+    with pytest.raises(UsageError, match="batch has no column kv_usge") as refused:
+        exported(tmp_path, [path], columns=["kv_usge"])
+    assert "kv_usage" in refused.value.hint
+    assert not (tmp_path / "out.parquet").exists()

@@ -19,10 +19,21 @@ ENDINGS: dict[str, Form] = {
 }
 
 
+def complete_column(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
+    """Return the columns of --frame, or of all frames, that begin with what was typed."""
+    from loganalyze import schema
+
+    chosen = ctx.params.get("frame")
+    frames = [chosen] if chosen in FRAMES else FRAMES
+    names = dict.fromkeys(column.name for frame in frames for column in schema.FRAMES[frame])
+    return [name for name in names if name.startswith(typed)]
+
+
 @click.command(
     epilog=_shared.examples(
         "loganalyze export server.log --frame batch -o batch.parquet",
         "loganalyze export server.log --frame event -o events.csv --since -2h",
+        "loganalyze export server.log --frame batch --column time --column kv_usage -o kv.csv",
         "loganalyze export server.log --frame batch --format ndjson -o - | jq .gen_throughput",
     )
 )
@@ -35,6 +46,14 @@ ENDINGS: dict[str, Form] = {
     type=click.Choice(sorted(set(ENDINGS.values()))),
     help="How to write them; without it, the file's ending says so.",
 )
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_column,
+    help="Write only this column; may be given again. All columns by default.",
+)
 @_shared.force_option
 @_shared.choosing_options
 @click.pass_context
@@ -44,13 +63,14 @@ def export(
     frame: Literal["batch", "event", "startup", "request"],
     output: str,
     form: Form | None,
+    columns: tuple[str, ...],
     force: bool,
     **chosen: Unpack[_shared.Chosen],
 ) -> None:
     """Write a log's records to a Parquet, CSV or NDJSON file.
 
     Every column of the frame is there, the same for every log, in the order of the lines:
-    batch (decode and prefill lines), event, startup or request.
+    batch (decode and prefill lines), event, startup or request. --column chooses some.
     """
     form = form or ENDINGS.get(os.path.splitext(output)[1].lower())
     if form is None:
@@ -62,7 +82,7 @@ def export(
     keep = _shared.filters(chosen)
     with _outputs.whole(output) as path, _shared.progress(logs) as tick:
         unreadable = library.write(
-            logs, path, frame=frame, form=form, chosen=keep, on_progress=tick
+            logs, path, frame=frame, form=form, columns=columns, chosen=keep, on_progress=tick
         )
     if output != _outputs.STDIO:
         click.echo(f"wrote {output}", err=True)
