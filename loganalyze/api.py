@@ -124,8 +124,8 @@ def analyze(
 
     Examples:
         >>> report = analyze("sample_logs/running_cap.log", limits={"RUN001.report_s": 600})
-        >>> report
-        <Report: healthy, 1 finding, of sample_logs/running_cap.log>
+        >>> report.verdict.status
+        'healthy'
         >>> analyze("no.log")
         Traceback (most recent call last):
         loganalyze.errors.InputError: no.log: no such file

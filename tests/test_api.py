@@ -41,6 +41,13 @@ def test_the_examples_of_the_documentation_run(monkeypatch):
     assert {"analyze", "read", "to_html", "to_json", "to_markdown", "to_text"} <= documented
 
 
+def test_the_examples_of_the_readme_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    tried = doctest.testfile(str(ROOT / "README.md"), module_relative=False, encoding="utf-8")
+    assert tried.attempted >= 4
+    assert tried.failed == 0
+
+
 def test_every_promised_name_is_there():
     assert {*api.__all__, "__version__"} == set(loganalyze.__all__)
     for name in api.__all__:
