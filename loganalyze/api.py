@@ -174,7 +174,7 @@ def read(
     found, unreadable = reading.read_all(parser, kept, _names(paths), None)
     chosen = Filters(since, until, tuple(ranks), tuple(sources))
     split = filters.apply(sessions.split(kept.frames(), reading.rotated(found)), chosen)
-    order = pl.Enum([source.name for source in found])
+    order = pl.Enum(list(dict.fromkeys(source.name for source in found)))
     return LogFrames(
         **{
             name: pl.concat([getattr(data, name) for data in split]).sort(
