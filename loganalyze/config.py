@@ -8,12 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from loganalyze import redact, server_args
+from loganalyze import server_args
 from loganalyze.model import ServerConfig
 
 
 def read(startup: pl.DataFrame) -> ServerConfig:
-    """Collect sizes and server arguments; per scheduler, of the first rank that printed them."""
+    """Collect sizes and server arguments; per scheduler, of the first rank that printed them.
+
+    The arguments are as printed, secrets included: `Redactor.args` takes those out.
+    """
     config = ServerConfig()
     capacity = _first(startup, "capacity")
     if capacity:
@@ -55,8 +58,8 @@ def read(startup: pl.DataFrame) -> ServerConfig:
     printed = startup.filter(pl.col("kind") == "server_args")
     if printed.height:
         row = printed.row(-1, named=True)
-        args, removed = redact.args(server_args.parse(row["args_text"] or ""))
-        config = replace(config, args=args, args_removed=tuple(removed), args_line=row["line_no"])
+        args = server_args.parse(row["args_text"] or "")
+        config = replace(config, args=args, args_line=row["line_no"])
     return config
 
 

@@ -24,6 +24,7 @@ from loganalyze.filters import Filters
 from loganalyze.frames import Frames
 from loganalyze.model import Unreadable
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.schema import Column
 from loganalyze.sources import Source
 from loganalyze.store import Store
@@ -45,6 +46,7 @@ def write(
     form: Format,
     columns: Sequence[str] = (),
     chosen: Filters | None = None,
+    redact: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Unreadable]:
     """Export one frame of logs.
@@ -57,6 +59,7 @@ def write(
             gets a leading apostrophe.
         columns: names of the columns to write, in this order; all by default.
         chosen: rows to keep; all by default.
+        redact: whether hosts, addresses, keys and user names are taken out of texts.
         on_progress: called with the number of bytes read since the last call.
 
     Returns:
@@ -70,7 +73,7 @@ def write(
     for name in columns:
         if name not in {column.name for column in declared}:
             raise UsageError(f"{frame} has no column {name}", hint=_near(name, declared))
-    store = Store(_PLAN_ROWS)
+    store, redactor = Store(_PLAN_ROWS), Redactor(keep=not redact)
     read, unreadable = reading.read_all(Parser(), store, paths, on_progress)
     frames = Frames(**store.frames())
     found = sessions.plan(frames, reading.rotated(read))
@@ -87,7 +90,7 @@ def write(
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         for chunk in _finished(read, frame, found, marker):
-            part = schema.conform(chunk, declared).filter(keep)
+            part = redactor.frame(schema.conform(chunk, declared).filter(keep))
             if predicate is not None:
                 part = part.filter(predicate)
             yield part.select(with_columns) if with_columns else part

@@ -53,7 +53,7 @@ class ServerConfig:
     """The server's arguments and start-up sizes; every field is None where the log lacks it.
 
     `args` are the printed server arguments with secrets already removed; `args_removed` names
-    those that lost their value. `defaults` holds the release's own value of those arguments
+    those that lost their value. `defaults` holds the release's own value of those those arguments
     whose default is known.
     Sizes count per scheduler (per DP rank), as SGLang prints them.
     """
@@ -346,7 +346,11 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """Everything a reader is told. `redacted` counts what was removed: kind -> how often."""
+    """Everything a reader is told.
+
+    `redacted` counts what was removed, kind -> how often; `redacts` is False where nothing was
+    to be removed (`--no-redact`), so that the report may hold keys, hosts and user names.
+    """
 
     tool_version: str
     sources: Sequence[LogSource]
@@ -360,6 +364,7 @@ class Report:
     command: str = ""
     events: Sequence[EventCount] = ()
     redacted: Mapping[str, int] = field(default_factory=dict)
+    redacts: bool = True
     schema_version: int = SCHEMA_VERSION
     plan: Plan | None = None
 

@@ -6,7 +6,6 @@ Nothing flows back, and renderers see the Report alone.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -16,13 +15,13 @@ from loganalyze import (
     events,
     plan,
     reading,
-    redact,
     rules,
     series,
 )
 from loganalyze.filters import Filters
 from loganalyze.model import Coverage, Evidence, Finding, Report, SessionData, Unreadable
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.sources import Source
 from loganalyze.store import Store
 
@@ -49,6 +48,7 @@ def analyze(
     filters: Filters | None = None,
     on_progress: Callable[[int], None] | None = None,
     command: str = "",
+    redact: bool = True,
 ) -> Report:
     """Analyse logs and return the report.
 
@@ -59,6 +59,7 @@ def analyze(
         filters: the span of time, ranks and sources to look at; all by default.
         on_progress: called with the number of bytes read since the last call.
         command: the command line, for the report's "how to reproduce".
+        redact: whether keys, hosts, addresses and user names are taken out.
 
     Raises:
         InputError: no input could be used; the message names the first and says why.
@@ -66,7 +67,7 @@ def analyze(
     """
     overrides = rules.checked_overrides(overrides or {})
     parser = Parser()
-    store = Store()
+    store, redactor = Store(), Redactor(keep=not redact)
     read, unreadable = reading.read_all(parser, store, paths, on_progress)
     report, split = judge(
         store,
@@ -77,8 +78,9 @@ def analyze(
         filters=filters,
         unreadable=unreadable,
         command=command,
+        redactor=redactor,
     )
-    return replace(report, plan=plan.for_report(split, report.findings))
+    return redactor.report(replace(report, plan=plan.for_report(split, report.findings)))
 
 
 def judge(
@@ -91,8 +93,12 @@ def judge(
     filters: Filters | None = None,
     unreadable: Sequence[Unreadable] = (),
     command: str = "",
+    redactor: Redactor,
 ) -> tuple[Report, list[SessionData]]:
     """Judge what was read: the report without a plan, and the sessions it was made from.
+
+    Server arguments and quoted lines are redacted already; names of logs are as given, so that
+    the caller can still look things up, and takes them out at the end (`Redactor.report`).
 
     Args:
         store: the records of the sources.
@@ -103,11 +109,14 @@ def judge(
         filters: as in `analyze`.
         command: as in `analyze`.
         unreadable: what could not be read, for the report.
+        redactor: takes out what must not be shown.
     """
-    split = reading.measured(store, read, filters or Filters())
+    for source in read:
+        redactor.name(source.name)
+    split = [redactor.session(d) for d in reading.measured(store, read, filters or Filters())]
     outcomes = rules.run(split, overrides or {}, profile)
     split = rules.leaks_left_out(split, outcomes)
-    quotes = _Quotes(read)
+    quotes = _Quotes(read, redactor)
     findings = [quotes.fill(f) for f in rules.findings(outcomes)]
     report = Report(
         tool_version=__version__,
@@ -123,9 +132,8 @@ def judge(
         ),
         series=series.reduce(split),
         unreadable=unreadable,
-        command=redact.text(command),
+        command=command,
         events=[count for data in split for count in events.count(data)],
-        redacted=quotes.removed(split),
     )
     return report, split
 
@@ -133,9 +141,9 @@ def judge(
 class _Quotes:
     """Fetches the quoted lines of findings from their logs, without secrets."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[Source], redactor: Redactor) -> None:
         self._sources = {source.name: source for source in sources}
-        self._removed: Counter[str] = Counter()
+        self._redactor = redactor
 
     def fill(self, finding: Finding) -> Finding:
         """Return the finding with the text of each evidence line."""
@@ -155,11 +163,4 @@ class _Quotes:
         """Return what may be shown of a line, or None."""
         ends = [line.find(word) for word in _PRIVATE if word in line]
         shown = line[: min(ends, default=len(line))].strip()[:_QUOTE_CHARS]
-        return redact.text(shown, self._removed) or None
-
-    def removed(self, split: Sequence[SessionData]) -> dict[str, int]:
-        """Return what was taken out of quotes and server arguments: name -> how often."""
-        arguments = Counter(
-            f"server argument {name}" for d in split for name in d.session.config.args_removed
-        )
-        return dict(sorted((self._removed + arguments).items()))
+        return self._redactor.line(shown) or None

@@ -1,16 +1,30 @@
 """Keep secrets and personal data out of every output.
 
-A server prints its API keys in clear in `server_args=`; request lines hold prompts. What is
-removed is replaced by a word that says what stood there, so that a reader can see the gap.
+A server prints its API keys in clear in `server_args=`; request lines hold prompts; wrappers
+and log names hold hosts and homes. What is removed is replaced by a word that says what stood
+there, so that a reader can see the gap. Hosts and addresses get numbers in the order in which
+they are met (`host-1`, `ip-2`), so that two of them stay apart and one stays one.
+
+Why in two steps: arguments and quoted lines are cleaned where they are read, and tell names
+(of hosts, users, keys); these are then taken out of every text of the finished report.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from datetime import date
+from typing import TypeVar
+
+import polars as pl
+
+from loganalyze import formats
+from loganalyze.model import Report, Series, SessionData
 
 REMOVED = "[removed]"
+_USER = "[user]"
 
 #: Arguments whose value is a secret, or free-form text that often carries one.
 _SECRET_NAME = re.compile(
@@ -21,117 +35,365 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _KEEP_NAME = re.compile(r"(^|_)(eos|bos|pad|unk)_token$")
+#: Arguments that hold hosts, with or without a port.
+_HOST_NAME = re.compile(r"(^|_)(host(name)?s?|addr(ess)?(es)?|nodes?|peers?|endpoints?)$")
 
 #: What to look for in text, what to put in its place, and what to call it.
-_RULES: tuple[tuple[re.Pattern[str], str, str], ...] = (
-    (
-        re.compile(r"(?<=://)[^/\s:@'\"]+(?::[^/\s@'\"]*)?@"),
-        "[credentials]@",
-        "credentials in URLs",
-    ),
-    (
-        re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"),
-        r"\1 " + REMOVED,
-        "keys and passwords",
-    ),
+_SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 " + REMOVED),
     (
         re.compile(
             r"(?i)(?<!#)((?:api[_-]?key|access[_-]?key|secret|password|passwd|token|signature|credential|sig"
             r"|auth)['\"]?\s*[=:]\s*['\"]?)(?!None\b|null\b|True\b|False\b|[\d.]+\b)[\w.~+/%-]{4,}"
         ),
         r"\1" + REMOVED,
-        "keys and passwords",
     ),
-    (
-        re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]+)?"),
-        REMOVED,
-        "keys and passwords",
-    ),
-    (
-        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL),
-        REMOVED,
-        "keys and passwords",
-    ),
+    (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]+)?"), REMOVED),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), REMOVED),
     (
         re.compile(r"(?i)(--[\w-]*(?:key|token|password|secret)[ =]+)(?!\[removed\])[^\s'\"]{4,}"),
         r"\1" + REMOVED,
-        "keys and passwords",
     ),
-    (
-        re.compile(r"\b(?:sk|hf|ghp|gho|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{8,}\b"),
-        REMOVED,
-        "keys and passwords",
-    ),
-    (
-        re.compile(
-            r"(?<![\w.])(?!(?:0\.0\.0\.0|127\.0\.0\.1)(?![\w.]))(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
-        ),
-        "[ip]",
-        "IP addresses",
-    ),
-    (
-        re.compile(r"(?i)(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:])"),
-        "[ip]",
-        "IP addresses",
-    ),
-    (
-        re.compile(r"(?<![\w.])(/home/|/Users/|C:\\Users\\)[^/\\\s'\"]+"),
-        r"\1[user]",
-        "user names in paths",
-    ),
-    (
-        re.compile(r"(?<=://)(?!\[)(?!localhost\b)[\w-]+(?:\.[\w-]+)+"),
-        "[host]",
-        "host names in URLs",
-    ),
+    (re.compile(r"\b(?:sk|hf|ghp|gho|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{8,}\b"), REMOVED),
 )
+_URL_USER = re.compile(r"(?<=://)[^/\s:@'\"\[\]]+(?::[^/\s@'\"]*)?@")
+#: A home: the user's name goes with all that stands before it.
+_HOME = re.compile(
+    r"(?<![\w.~])(?:(?:/[\w.-]+)*/(?:home|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
+    r"|(?:/[\w.-]+)+/users/(?P<b>[^/\\\s'\",:;|!]+)"
+    r"|[A-Za-z]:(?P<slash>\\+)Users(?P=slash)(?P<c>[^\\\s'\",:;|!]+)"
+    r"|/root(?=[/\s'\",:;|!]|$))"
+)
+_ADDRESS = re.compile(
+    r"(?<![\w.])(?!(?:0\.0\.0\.0|127\.0\.0\.1)(?![\w.]))(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"
+    r"|(?i:(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:]))"
+    r"|(?i:(?<![\w:])[0-9a-f]{4}:(?:[0-9a-f]{1,4}:){0,5}:(?:[0-9a-f]{1,4}:){0,5}[0-9a-f]{1,4}"
+    r"(?![\w:]))"
+)
+#: Where a host stands by what is around it; the group `host` is its name.
+_HOST_PLACES = (
+    re.compile(r"://(?:\[credentials\]@)?(?P<host>[\w-]+(?:\.[\w-]+)*)"),
+    re.compile(r"(?<![\w.+/-])(?P<user>[\w.+-]+)@(?P<host>[\w-]+(?:\.[\w-]+)*)"),
+    re.compile(
+        r'(?i)"(?:pod|host|node|machine)(?:_?name)?\\*"\s*:\s*\\*"(?P<host>[\w.-]+)'
+        r'|"_HOSTNAME"\s*:\s*"(?P<host2>[\w.-]+)'
+    ),
+    re.compile(r"(?i)(?<![\w-])(?:host|node|pod)(?:_?name)?=[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"),
+    re.compile(r"(?<![\w.-])(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL"),
+)
+#: The end of a full host name.
+_DOMAIN = (
+    r"(?:local|internal|lan|corp|intra|private|localdomain|svc|com|net|org|edu|gov|cloud|cn|de"
+    r"|eu|uk|fr|jp|kr)(?![\w-]|\.[A-Za-z])"
+)
+#: Domains that are also names of Python modules: of a host only where it has a number.
+_MODULE_DOMAIN = r"(?:io|ai|co|dev)(?![\w-]|\.[A-Za-z])"
+#: Hosts by their own shape: pods of a deployment, cloud machines, cluster nodes, full names.
+_HOST_SHAPES = re.compile(
+    r"(?<![\w.-])(?:"
+    rf"[a-z][a-z0-9-]*\.(?:[a-z0-9-]+\.)*{_DOMAIN}"
+    rf"|(?=[a-z.-]*[0-9])[a-z][a-z0-9-]*\.(?:[a-z0-9-]+\.)*{_MODULE_DOMAIN}"
+    r"|[a-z][a-z0-9-]*-(?=[a-z]*[0-9])[0-9a-z]{8,10}-[bcdfghjklmnpqrstvwxz2456789]{5}(?![\w-])"
+    r"|ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]*\w)?(?![\w-])"
+    r"|(?:[a-z]+[-_]?)?(?:node|nid|dgx|hgx|worker)[-_]?(?:[a-z]*\d*[-_])?\d{2,}(?![\w-]))",
+    re.IGNORECASE,
+)
+#: `<node>_{prefill,decode,agg}_<id>.out`, as launchers of clusters name their logs.
+_NODE_FILE = re.compile(r"(?P<host>[A-Za-z][\w.-]*?)_(?:prefill|decode|agg|frontend)_\w+\.\w+$")
+#: `/var/log/containers/<pod>_<namespace>_...` and `/var/log/pods/<namespace>_<pod>_<uid>/...`.
+_POD_FILE = re.compile(
+    r"/containers/(?P<host>[\w.-]+?)_[\w.-]+_|/pods/[\w.-]+?_(?P<host2>[\w.-]+?)_[0-9a-f-]+/"
+)
+#: What a log's name ends with.
+_ENDING = re.compile(
+    r"(?:\.(?:log|out|err|txt|jsonl?|ndjson|gz|bz2|xz|zst|lz4|zip|tar|tgz|\d+))+$"
+)
+#: Public places that say nothing about the reader's site.
+_PUBLIC = re.compile(
+    r"(?i)(?:.*\.)?(?:huggingface\.co|hf\.co|github\.com|githubusercontent\.com|pytorch\.org"
+    r"|python\.org|modelscope\.cn|nvidia\.com|sglang\.(?:ai|io)|readthedocs\.io)$"
+)
+_HERE = frozenset({"0.0.0.0", "127.0.0.1", "localhost", "::", "::1", "sha256", "", "none", "null"})
+_OURS = re.compile(r"(?:host|ip)-\d+$")
+#: A name that is no ordinary word, so that it can be taken out wherever it stands.
+_TELLING = re.compile(r"(?=.*[\d.-])[\w.-]{4,}$")
+
+_T = TypeVar("_T")
 
 
-def text(value: str, removed: Counter[str] | None = None) -> str:
-    """Return `value` without addresses, credentials, host names in URLs and user names.
+class Redactor:
+    """Takes out what must not be shown, and remembers what it took.
 
-    Args:
-        value: text of a log.
-        removed: counts what was taken out, by name, where given.
+    One is used for all texts of an output, so that a host has one name in it.
+
+    Attributes:
+        keep: nothing is taken out (`--no-redact`).
+        removed: what was taken out, by kind -> how often.
     """
-    for pattern, replacement, name in _RULES:
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.keep = keep
+        self.removed: Counter[str] = Counter()
+        self._hosts: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._exact = _Words()  # names of logs and values of secret arguments
+        self._words = _Words()  # names of hosts and users
+
+    # -- what a log holds -----------------------------------------------------------------
+
+    def text(self, value: str) -> str:
+        """Return a text without keys, hosts, addresses, user names and names learned before."""
+        if self.keep or not value:
+            return value
+        value = self._exact.replace(value, self.removed)
+        value = self._sub(_URL_USER, "[credentials]@", "credentials in URLs", value)
+        for pattern, replacement in _SECRETS:
+            value = self._sub(pattern, replacement, "keys and passwords", value)
+        value = _HOME.sub(self._home, value)
+        for pattern in _HOST_PLACES:
+            value = pattern.sub(self._host_in, value)
+        value = _HOST_SHAPES.sub(lambda m: self._host(m[0]), value)
+        value = _ADDRESS.sub(lambda m: self._numbered(m[0]), value)
+        return self._words.replace(value, self.removed)
+
+    def line(self, value: str) -> str:
+        """Return a line of a log as `text` does, and without the host its wrapper names."""
+        if self.keep:
+            return value
+        head, pos = [], 0
+        while pos < len(value):
+            found = (w.pattern.match(value, pos) for w in formats.wrappers() if w.transport)
+            match = next((m for m in found if m and m.end() > pos), None)
+            if match is None:
+                break
+            head.append(self._wrapper(match))
+            pos = match.end()
+        return self.text("".join(head)) + self.text(value[pos:]) if head else self.text(value)
+
+    def _wrapper(self, match: re.Match[str]) -> str:
+        """Return what stands before a line with the host in it replaced."""
+        stream = match.groupdict().get("stream") or ""
+        host = re.split(r"[\s/]", stream)[0]
+        if not host or "pid=" in stream or re.fullmatch(r"(?:rank|default)?\d+", host):
+            return match[0]
+        at = match.start("stream") - match.start()
+        return match[0][:at] + self._host(host) + match[0][at + len(host) :]
+
+    def args(self, values: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+        """Return the server arguments without secrets, and the names that lost their value.
+
+        Args:
+            values: arguments as printed.
+
+        Returns:
+            The same names in the same order. Unset values (None, empty) are kept: that a key
+            is not set is worth knowing and gives nothing away.
+        """
+        kept: dict[str, object] = {}
+        removed: list[str] = []
+        for name, value in values.items():
+            clean = value if self.keep else self._argument(name, value)
+            if clean != value and (_SECRET_NAME.search(name) or _HOST_NAME.search(name)):
+                removed.append(name)
+                self.removed[f"server argument {name}"] += 1
+            kept[name] = clean
+        return kept, removed
+
+    def _argument(self, name: str, value: object) -> object:
+        if value in (None, "", "{}", (), [], {}) or isinstance(value, bool | int | float):
+            return value
+        if _SECRET_NAME.search(name) and not _KEEP_NAME.search(name):
+            if isinstance(value, str) and re.fullmatch(r"\S{8,200}", value):
+                self._exact.add(value, REMOVED, "keys and passwords")
+            return REMOVED
+        if isinstance(value, str):
+            if _HOST_NAME.search(name):
+                return re.sub(
+                    r"(?<![\w.:/-])[A-Za-z][\w-]*(?:\.[\w-]+)*(?=$|:\d|,|\s)",
+                    lambda m: self._host(m[0]),
+                    self.text(value),
+                )
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {str(k): self._argument(str(k), v) for k, v in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._argument(name, v) for v in value]
+        return self.text(repr(value))
+
+    def session(self, data: SessionData) -> SessionData:
+        """Return a session whose server arguments hold no secret: before a rule sees them."""
+        args, removed = self.args(data.session.config.args)
+        config = replace(data.session.config, args=args, args_removed=tuple(removed))
+        return replace(data, session=replace(data.session, config=config))
+
+    # -- names of logs --------------------------------------------------------------------
+
+    def name(self, source: str) -> str:
+        """Return a log's name without home and host; two logs never get one name.
+
+        The last part stays as it is but for a host in it, so that the file can be found.
+        """
+        if self.keep:
+            return source
+        if source not in self._names:
+            for pattern in (_POD_FILE, _NODE_FILE):
+                for match in pattern.finditer(source):
+                    self._host(next(g for g in match.groupdict().values() if g))
+            end = _ENDING.search(source)
+            stem = source[: end.start()] if end else source
+            known = clean = self.text(stem) + source[len(stem) :]
+            taken, n = set(self._names.values()), 1
+            while clean in taken:
+                n += 1
+                clean = f"{known} ({n})"
+            self._names[source] = clean
+            if clean != source:
+                self._exact.add(source, clean)
+        return self._names[source]
+
+    # -- a whole report -------------------------------------------------------------------
+
+    def report(self, report: Report) -> Report:
+        """Return a report without what must not be shown; it says what was taken out."""
+        if self.keep:
+            return replace(report, redacts=False)
+        for name in (*(s.name for s in report.sources), *(u.name for u in report.unreadable)):
+            self.name(name)
+        clean = self.whole(replace(report, redacted={}))
+        return replace(clean, redacted=dict(sorted(self.removed.items())))
+
+    def whole(self, value: _T) -> _T:
+        """Return any value of model.py with every text in it cleaned."""
+        out: object = value
+        if self.keep or value is None or isinstance(value, int | float | date):
+            return value
+        if isinstance(value, str):
+            out = self._names.get(value) or self.text(value)
+        elif isinstance(value, Series):  # numbers but for its name
+            out = replace(value, source=self.name(value.source))
+        elif is_dataclass(value) and not isinstance(value, type):
+            out = replace(
+                value,
+                **{f.name: self.whole(getattr(value, f.name)) for f in fields(value)},
+            )
+        elif isinstance(value, Mapping):
+            out = {k: self.whole(v) for k, v in value.items()}
+        elif isinstance(value, Sequence):
+            items = [self.whole(v) for v in value]
+            out = items if isinstance(value, list) else tuple(items)
+        return out  # type: ignore[return-value]
+
+    def run(self, row: Mapping[str, object]) -> dict[str, object]:
+        """Return a run of a scan (a row of its dataset) without what must not be shown.
+
+        A host that only names a folder is kept if it is an ordinary word.
+        """
+        clean: dict[str, object] = {}
+        host = row.get("host")
+        if isinstance(host, str) and not self.keep and _TELLING.match(host):
+            clean["host"] = self._host(host) if re.search(r"[A-Za-z]", host) else host
+        if isinstance(row.get("log"), str):
+            clean["log"] = self.name(str(row["log"]))
+        return {k: clean[k] if k in clean else self.whole(v) for k, v in row.items()}
+
+    def frame(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame of records without what must not be shown in its texts."""
+        if self.keep:
+            return table
+        columns = []
+        for name in ("source", "traceback", "message", "client", "path"):
+            if name not in table.columns or table[name].null_count() == table.height:
+                continue
+            clean = self.name if name == "source" else self.line
+            values = table[name]
+            if name == "client":  # many ports of few addresses
+                values = values.str.replace(r":\d+$", "")
+            known = {v: clean(v) for v in values.unique(maintain_order=True).drop_nulls()}
+            out = values.replace_strict(known, default=None, return_dtype=pl.String)
+            if name == "client":
+                out = out + table[name].str.extract(r"(:\d+)$").fill_null("")
+            columns.append(out.alias(name))
+        return table.with_columns(columns)
+
+    # -- what stands in the place ---------------------------------------------------------
+
+    def _sub(self, pattern: re.Pattern[str], replacement: str, what: str, value: str) -> str:
         value, times = pattern.subn(replacement, value)
-        if removed is not None and times:
-            removed[name] += times
-    return value
-
-
-def args(values: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
-    """Return the server arguments without secrets, and the names that lost their value.
-
-    Args:
-        values: arguments as printed.
-
-    Returns:
-        The same names in the same order. Unset values (None, empty) are kept: that a key
-        is not set is worth knowing and gives nothing away.
-    """
-    kept: dict[str, object] = {}
-    removed: list[str] = []
-    for name, value in values.items():
-        clean = _clean(name, value)
-        if clean != value:
-            removed.append(name)
-        kept[name] = clean
-    return kept, removed
-
-
-def _clean(name: str, value: object) -> object:
-    if value in (None, "", "{}", (), [], {}) or isinstance(value, bool | int | float):
+        if times:
+            self.removed[what] += times
         return value
-    if _SECRET_NAME.search(name) and not _KEEP_NAME.search(name):
-        return REMOVED
-    if name in ("host", "dist_init_addr", "nccl_init_addr") or name.endswith("_host"):
-        return value if value in ("0.0.0.0", "127.0.0.1", "localhost", "::") else "[host]"
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, Mapping):
-        return {str(k): _clean(str(k), v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_clean("", v) for v in value]
-    return text(repr(value))
+
+    def _host(self, name: str) -> str:
+        """Return what a host is called here."""
+        low = name.lower().rstrip(".")
+        if low in _HERE or _OURS.match(low) or _PUBLIC.match(low):
+            return name
+        if _ADDRESS.fullmatch(name):
+            return self._numbered(name)
+        short = low.partition(".")[0]
+        same = next((h for h in self._hosts if low in (h, h.partition(".")[0]) or h == short), "")
+        if low not in self._hosts:
+            number = len(set(self._hosts.values())) + 1
+            self._hosts[low] = self._hosts[same] if same else f"host-{number}"
+            for word in (name, name.partition(".")[0]):
+                if _TELLING.match(word):
+                    self._words.add(word, self._hosts[low], "host names")
+        self.removed["host names"] += 1
+        return self._hosts[low]
+
+    def _host_in(self, match: re.Match[str]) -> str:
+        """Return a match with the host in it replaced, and a user before it."""
+        group = next(k for k in ("host", "host2") if match.groupdict().get(k))
+        at, name = match.start(group), match[group]
+        head = match[0][: at - match.start()]
+        if match.groupdict().get("user"):
+            head = f"{_USER}@"
+            self.removed["user names"] += 1
+        return head + self._host(name) + match[0][at - match.start() + len(name) :]
+
+    def _numbered(self, address: str) -> str:
+        self.removed["IP addresses"] += 1
+        return self._addresses.setdefault(address.lower(), f"ip-{len(self._addresses) + 1}")
+
+    def _home(self, match: re.Match[str]) -> str:
+        user = match["a"] or match["b"] or match["c"]
+        if user and re.fullmatch(r"[\w.-]{3,}", user):
+            self._words.add(f"/{user}/", f"/{_USER}/", "user names")
+        self.removed["home folders"] += 1
+        return "~"
+
+
+class _Words:
+    """Words that are replaced wherever they stand by themselves, the longest first."""
+
+    def __init__(self) -> None:
+        self._instead: dict[str, tuple[str, str]] = {}
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, word: str, instead: str, what: str = "") -> None:
+        """Learn a word, what stands in its place, and what it is called (empty: no count)."""
+        if word not in self._instead:
+            self._instead[word] = (instead, what)
+            self._pattern = None
+
+    def replace(self, value: str, removed: Counter[str]) -> str:
+        """Return the text without the words, and count them."""
+        if self._pattern is None:
+            words = sorted(self._instead, key=lambda w: (-len(w), w))
+            self._pattern = re.compile("|".join(map(_alone, words)) or r"(?!)")
+
+        def instead(match: re.Match[str]) -> str:
+            text, what = self._instead[match[0]]
+            if what:
+                removed[what] += 1
+            return text
+
+        return self._pattern.sub(instead, value)
+
+
+def _alone(word: str) -> str:
+    """Return a pattern for a word that is no part of a longer one."""
+    before = r"(?<![A-Za-z0-9-])" if word[0].isalnum() else ""
+    after = r"(?![A-Za-z0-9-])" if word[-1].isalnum() else ""
+    return before + re.escape(word) + after

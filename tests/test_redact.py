@@ -1,10 +1,14 @@
-"""What must not reach an output: keys, credentials, addresses, names of people."""
+"""What must not reach an output: keys, credentials, addresses, hosts, names of people."""
 
+from datetime import datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from loganalyze import redact, server_args
+from loganalyze.model import Finding
+from loganalyze.redact import Redactor
 
 ARGS = Path(__file__).parent / "data" / "golden" / "server_args"
 
@@ -13,7 +17,7 @@ ARGS = Path(__file__).parent / "data" / "golden" / "server_args"
 def test_no_secret_of_any_release_survives(path):
     text = path.read_text()
     assert "GOLDEN-SECRET" in text
-    kept, removed = redact.args(server_args.parse(text.split("server_args=", 1)[1]))
+    kept, removed = Redactor().args(server_args.parse(text.split("server_args=", 1)[1]))
     assert "GOLDEN-SECRET" not in repr(kept)
     assert "api_key" in removed
     assert kept["api_key"] == redact.REMOVED
@@ -27,29 +31,45 @@ def test_what_is_not_set_and_what_is_no_secret_stays():
         "bos_token": "<s>",
         "tokenizer_mode": "auto",
         "schedule_policy": "fcfs",
+        "host": "0.0.0.0",
+        "lora_paths": [1, ["a"]],
     }
-    assert redact.args(values) == (values, [])
+    assert Redactor().args(values) == (values, [])
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("redis://user:pw@cache:6379/0", "redis://[credentials]@cache:6379/0"),
+        ("redis://user:pw@cache:6379/0", "redis://[credentials]@host-1:6379/0"),
         ("GET /x?token=abcd1234&n=1", "GET /x?token=[removed]&n=1"),
         ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer [removed]"),
-        ("peer 10.1.230.174:3000 closed", "peer [ip]:3000 closed"),
+        ("peer 10.1.230.174:3000 closed", "peer ip-1:3000 closed"),
+        ("10.1.2.3 to 10.1.2.4 to 10.1.2.3.", "ip-1 to ip-2 to ip-1."),
+        ("from 2001:db8::1 and fe80::1", "from ip-1 and ip-2"),
         ("on 0.0.0.0:30000", "on 0.0.0.0:30000"),
-        ("/home/alice/models/x", "/home/[user]/models/x"),
+        ("/home/alice/models/x", "~/models/x"),
+        ("/lustre/home/alice/x, C:\\Users\\bob\\y", "~/x, ~\\y"),
+        ("/home/alice/x then /scratch/alice/y", "~/x then /scratch/[user]/y"),
+        ("/root/.cache/x", "~/.cache/x"),
         ("key sk-abcdef123456 used", "key [removed] used"),
         ("jwt eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl sent", "jwt [removed] sent"),
         ("-----BEGIN PRIVATE KEY----- MIIE", "[removed]"),
         ("run --api-key abcdef123 --tp 8", "run --api-key [removed] --tp 8"),
         ("?X-Amz-Credential=AAAA1234%2F2026&x=1", "?X-Amz-Credential=[removed]&x=1"),
-        ("https://node7.corp.example/v1", "https://[host]/v1"),
+        ("https://node7.corp.example/v1", "https://host-1/v1"),
+        ("https://huggingface.co/Qwen", "https://huggingface.co/Qwen"),
+        ("http://localhost:30000/x", "http://localhost:30000/x"),
+        ("node-07.gpu.lan and node-07 and node-08", "host-1 and host-1 and host-2"),
+        ("pod sglang-7d9f8b6c5d-x2x4z gone", "pod host-1 gone"),
+        ("ip-10-0-1-23.ec2.internal is down", "host-1 is down"),
+        ("gpu07:123:456 [0] NCCL INFO x", "host-1:123:456 [0] NCCL INFO x"),
+        ("alice@head7 asked", "[user]@host-1 asked"),
+        ('{"hostname": "athena", "log": "x"}', '{"hostname": "host-1", "log": "x"}'),
     ],
 )
 def test_text(text, expected):
-    assert redact.text(text) == expected
+    assert Redactor().text(text) == expected
+    assert Redactor(keep=True).text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -61,7 +81,97 @@ def test_text(text, expected):
         "max_prefill_tokens=16384, context_len=131072",
         "KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: 311, "
         "#new_token_ratio: 0.4213 -> 0.9871",
+        "c10::add at::nn in sglang.srt.managers.io, Qwen3-235B-A22B-Instruct-2507, nodes=2 node=1",
+        "Raise --max-total-tokens 5000; SGLang 0.5.9.post1; server.log:12; sglang/srt/x.py",
     ],
 )
-def test_statistics_lines_are_quoted_as_they_stand(line):
-    assert redact.text(line) == line
+def test_lines_without_anything_private_stay_as_they_stand(line):
+    assert Redactor().line(line) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[pod/sglang-0/sglang] [2026", "[pod/host-1/sglang] [2026"),
+        ("Jan  5 10:00:00 athena sglang[12]: x", "Jan  5 10:00:00 host-1 sglang[12]: x"),
+        ("node3: [2026-01-05 10:00:00] x", "host-1: [2026-01-05 10:00:00] x"),
+        ("[rank0]: [2026-01-05 10:00:00] x", "[rank0]: [2026-01-05 10:00:00] x"),
+        ("3: [2026-01-05 10:00:00] x", "3: [2026-01-05 10:00:00] x"),
+    ],
+)
+def test_the_host_that_a_wrapper_names(line, expected):
+    assert Redactor().line(line) == expected
+
+
+def test_a_host_has_one_name_everywhere_and_two_hosts_stay_apart():
+    redactor = Redactor()
+    kept, removed = redactor.args(
+        {"dist_init_addr": "head-a:5000", "model_path": "/home/alice/m", "peer_hosts": ["b-2"]}
+    )
+    assert kept == {"dist_init_addr": "host-1:5000", "model_path": "~/m", "peer_hosts": ["host-2"]}
+    assert removed == ["dist_init_addr", "peer_hosts"]
+    assert redactor.line("[pod/b-2/c] head-a lost") == "[pod/host-2/c] host-1 lost"
+    assert redactor.text("head-a.gpu.lan") == "host-1"
+
+
+def test_the_value_of_a_secret_argument_is_taken_out_of_every_text():
+    redactor = Redactor()
+    redactor.args({"api_key": "correct-horse"})
+    assert redactor.text("got correct-horse.") == "got [removed]."
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("/home/alice/logs/server-abc.log", "~/logs/server-abc.log"),
+        ("logs/node07_prefill_w0.out", "logs/host-1_prefill_w0.out"),
+        ("logs/sglang_decode_w1.err", "logs/sglang_decode_w1.err"),
+        ("/var/log/pods/ns_sglang-0_4be43f5b/c/0.log", "/var/log/pods/ns_host-1_4be43f5b/c/0.log"),
+        ("sglang-7d9f8b6c5d-x2x4z.log.1.gz", "host-1.log.1.gz"),
+        ("-", "-"),
+    ],
+)
+def test_the_name_of_a_log_stays_useful(name, expected):
+    assert Redactor().name(name) == expected
+
+
+def test_two_logs_never_get_one_name():
+    redactor = Redactor()
+    assert redactor.name("/home/alice/server.log") == "~/server.log"
+    assert redactor.name("/home/bob/server.log") == "~/server.log (2)"
+    assert redactor.name("/home/alice/server.log") == "~/server.log"
+    assert redactor.text("/home/bob/server.log: no such file") == "~/server.log (2): no such file"
+
+
+def test_a_whole_value_keeps_its_types():
+    finding = Finding("10.1.2.3 left", (), limits={"hold_s": 30.0})
+    clean = Redactor().whole(finding)
+    assert clean == Finding("ip-1 left", (), limits={"hold_s": 30.0})
+    assert Redactor().whole({"t": datetime(2026, 1, 5), "n": [1, None], "b": True}) == {
+        "t": datetime(2026, 1, 5),
+        "n": [1, None],
+        "b": True,
+    }
+
+
+def test_a_frame_loses_addresses_and_keeps_ports():
+    table = pl.DataFrame(
+        {
+            "source": ["/home/alice/a.log"] * 3,
+            "client": ["10.0.0.1:5000", "10.0.0.2:5000", None],
+            "path": ["/generate?api_key=abcd1234", "/health", None],
+            "status": [200, 200, 500],
+        }
+    )
+    assert Redactor().frame(table).rows() == [
+        ("~/a.log", "ip-1:5000", "/generate?api_key=[removed]", 200),
+        ("~/a.log", "ip-2:5000", "/health", 200),
+        ("~/a.log", None, None, 500),
+    ]
+    assert Redactor(keep=True).frame(table).equals(table)
+
+
+def test_what_was_removed_is_counted():
+    redactor = Redactor()
+    redactor.text("10.1.2.3 and /home/alice/x and 10.1.2.3")
+    assert redactor.removed == {"IP addresses": 2, "home folders": 1}

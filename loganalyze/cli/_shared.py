@@ -75,6 +75,7 @@ class Choices(Chosen):
     settings: dict[str, float]
     config: str | None
     profile: Literal["online", "batch"] | None
+    redact: bool
 
 
 def examples(*lines: str) -> str:
@@ -92,7 +93,13 @@ fail_on_option = click.option(
     help="Exit with status 1 if a finding is at least this severe.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace outputs that exist already.")
-
+redact_option = click.option(
+    "--no-redact",
+    "redact",
+    flag_value=False,
+    default=True,
+    help="Keep keys, host names, addresses and home paths, which are left out otherwise.",
+)
 
 _CHOOSING_OPTIONS = (
     click.option(
@@ -153,8 +160,8 @@ def judging_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what chooses a part of the log and how it is judged; see `Choices`."""
-    return choosing_options(judging_options(command))
+    """Add what chooses a part of the log, how it is judged and shown; see `Choices`."""
+    return choosing_options(judging_options(redact_option(command)))
 
 
 def filters(chosen: Chosen | Choices) -> Filters:
@@ -177,6 +184,7 @@ def analyze(ctx: click.Context, logs: Sequence[str], **choices: Unpack[Choices])
             filters=filters(choices),
             on_progress=tick,
             command=ctx.obj,
+            redact=choices["redact"],
         )
     print_unreadable(report.unreadable)
     return report

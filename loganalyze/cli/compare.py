@@ -78,6 +78,7 @@ def compare(
             filters=_shared.filters(choices),
             on_progress=tick,
             command=ctx.obj or "",
+            redact=choices["redact"],
         )
     _shared.print_unreadable(found.unreadable)
 

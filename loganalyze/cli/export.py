@@ -56,6 +56,7 @@ def complete_column(ctx: click.Context, param: click.Parameter, typed: str) -> l
 )
 @_shared.force_option
 @_shared.choosing_options
+@_shared.redact_option
 @click.pass_context
 def export(
     ctx: click.Context,
@@ -65,12 +66,14 @@ def export(
     form: Form | None,
     columns: tuple[str, ...],
     force: bool,
+    redact: bool,
     **chosen: Unpack[_shared.Chosen],
 ) -> None:
     """Write a log's records to a Parquet, CSV or NDJSON file.
 
     Every column of the frame is there, the same for every log, in the order of the lines:
-    batch (decode and prefill lines), event, startup or request. --column chooses some.
+    batch (decode and prefill lines), event, startup or request. --column chooses some. Texts
+    are redacted as in reports.
     """
     form = form or ENDINGS.get(os.path.splitext(output)[1].lower())
     if form is None:
@@ -82,7 +85,14 @@ def export(
     keep = _shared.filters(chosen)
     with _outputs.whole(output) as path, _shared.progress(logs) as tick:
         unreadable = library.write(
-            logs, path, frame=frame, form=form, columns=columns, chosen=keep, on_progress=tick
+            logs,
+            path,
+            frame=frame,
+            form=form,
+            columns=columns,
+            chosen=keep,
+            redact=redact,
+            on_progress=tick,
         )
     if output != _outputs.STDIO:
         click.echo(f"wrote {output}", err=True)

@@ -43,6 +43,7 @@ PLAIN_S = 60.0
     help="Serve Prometheus metrics on http://127.0.0.1:PORT/metrics.",
 )
 @_shared.judging_options
+@_shared.redact_option
 @click.pass_context
 def follow(
     ctx: click.Context,
@@ -54,6 +55,7 @@ def follow(
     settings: dict[str, float],
     config: str | None,
     profile: Literal["online", "batch"] | None,
+    redact: bool,
 ) -> None:
     """Watch logs while they are written, and tell when something slows a server.
 
@@ -63,6 +65,7 @@ def follow(
     from loganalyze import rules
     from loganalyze.follow import Follower, loop, notify
     from loganalyze.follow.metrics import Server
+    from loganalyze.redact import Redactor
 
     overrides = rules.checked_overrides(_shared.read_config(config) | settings)
     channels: list[notify.Channel] = []
@@ -70,7 +73,7 @@ def follow(
         channels.append(notify.Command(on_finding))
     if webhook is not None:
         channels.append(notify.Webhook(webhook))
-    follower = Follower(overrides, profile)
+    follower = Follower(overrides, profile, Redactor(keep=not redact))
     screen = _Screen(follower, as_json)
     server = Server(metrics, lambda: screen.latest) if metrics is not None else None
     if server is not None:

@@ -85,6 +85,7 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> st
 @_shared.json_option
 @_shared.fail_on_option
 @_shared.judging_options
+@_shared.redact_option
 @click.pass_context
 def scan(
     ctx: click.Context,
@@ -101,6 +102,7 @@ def scan(
     profile: Literal["online", "batch"] | None,
     settings: dict[str, float],
     config: str | None,
+    redact: bool,
 ) -> None:
     """Analyse an archive of logs: one page, a report per problem, and a dataset.
 
@@ -121,10 +123,11 @@ def scan(
         host=host,
         overrides=_overrides(config, settings),
         profile=profile,
+        redact=redact,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's Ctrl-C
     line = _Line()
-    done = archive.scan(paths, output, options, _teller(line, as_json), line.show)
+    done = archive.scan(paths, output, options, _teller(line, as_json, redact), line.show)
     line.clear()
     for text in _said(done, output):
         click.echo(text, err=as_json)
@@ -140,8 +143,11 @@ def _overrides(config: str | None, settings: dict[str, float]) -> dict[str, floa
     return overrides
 
 
-def _teller(line: _Line, as_json: bool) -> Callable[[Mapping[str, Any], str], None]:
+def _teller(line: _Line, as_json: bool, redact: bool) -> Callable[[Mapping[str, Any], str], None]:
     """Return what tells about a run: its row as JSON, or what could not be read."""
+    from loganalyze.redact import Redactor
+
+    redactor = Redactor(keep=not redact)
 
     def tell(row: Mapping[str, Any], way: str) -> None:
         if row["error"]:
@@ -149,7 +155,7 @@ def _teller(line: _Line, as_json: bool) -> Callable[[Mapping[str, Any], str], No
             _shared.print_error(f"{row['log']}: {row['error']}", row["hint"] or "")
         if as_json:
             line.clear()
-            _outputs.to_stdout(json.dumps({"how": way, **row}))
+            _outputs.to_stdout(json.dumps({"how": way, **redactor.run(row)}))
 
     return tell
 

@@ -29,6 +29,7 @@ from loganalyze.model import (
     Unreadable,
 )
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.rules import Profile
 from loganalyze.store import Store
 
@@ -43,6 +44,7 @@ class _How:
     overrides: Mapping[str, float]
     profile: Profile | None
     filters: Filters | None
+    redactor: Redactor
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def compare(
     filters: Filters | None = None,
     on_progress: Callable[[int], None] | None = None,
     command: str = "",
+    redact: bool = True,
 ) -> Comparison:
     """Compare runs with the first one.
 
@@ -73,12 +76,14 @@ def compare(
         filters: the part of each log to look at.
         on_progress: called with the number of bytes read since the last call.
         command: the command line, for the page.
+        redact: as in `pipeline.analyze`; a host has one name on all sides.
 
     Raises:
         InputError: `before`, or all of `after`, cannot be used.
         UsageError: a session that the log does not have.
     """
-    how = _How(rules.checked_overrides(overrides or {}), profile, filters)
+    redactor = Redactor(keep=not redact)
+    how = _How(rules.checked_overrides(overrides or {}), profile, filters, redactor)
     logs: dict[str, _Loaded | InputError] = {}
     for path in dict.fromkeys(_place(name)[0] for name in (before, *after)):
         logs[path] = _load(path, how, on_progress)
@@ -94,7 +99,9 @@ def compare(
         pairs.append(_pair(first, base, side, run))
     if not pairs:
         raise InputError(unreadable[0].message, hint=unreadable[0].hint)
-    return Comparison(__version__, first, pairs, command, unreadable)
+    return Comparison(
+        __version__, first, pairs, redactor.text(command), redactor.whole(unreadable)
+    )
 
 
 def regressions(found: Comparison, share: float) -> list[tuple[Pair, Difference]]:
@@ -133,6 +140,7 @@ def _load(path: str, how: _How, on_progress: Callable[[int], None] | None) -> _L
             profile=how.profile,
             filters=how.filters,
             unreadable=failed,
+            redactor=how.redactor,
         )
     except InputError as error:
         name = f"{path}: "
@@ -159,13 +167,13 @@ def _side(
     if max(warm_ups.values(), default=0) > 1:
         notes.append("the request mix changed within this run; its settled time holds both mixes")
     side = Side(
-        name=name,
-        report=report,
+        name=how.redactor.text(name),
+        report=how.redactor.report(report),
         settled=time.stretches if time else (),
         settled_s=time.seconds if time else 0.0,
         left_out=time.left_out if time else {},
         levels=measures.levels(run) if run else {},
-        notes=notes,
+        notes=how.redactor.whole(notes),
     )
     return side, run
 

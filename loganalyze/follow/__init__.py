@@ -23,6 +23,7 @@ from loganalyze.follow.window import Window
 from loganalyze.frames import Frames
 from loganalyze.model import Finding, Report, SessionData
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.rules import Profile
 
 __all__ = ["Change", "Follower", "Now", "State", "StatusLine"]
@@ -103,8 +104,12 @@ class Follower:
     """
 
     def __init__(
-        self, overrides: Mapping[str, float] | None = None, profile: Profile | None = None
+        self,
+        overrides: Mapping[str, float] | None = None,
+        profile: Profile | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
+        self._redactor = redactor or Redactor()
         self._overrides = dict(overrides or {})
         self._profile = profile
         self._parser = Parser()
@@ -219,16 +224,17 @@ class Follower:
             overrides=self._overrides,
             profile=self._profile,
             command=command,
+            redactor=self._redactor,
         )
-        return report
+        return self._redactor.report(report)
 
     def status(self) -> StatusLine:
         """Return what a view shows."""
         return StatusLine(
-            names=tuple(self._sources),
+            names=tuple(map(self._redactor.name, self._sources)),
             state=self._state,
             since=self._since,
-            active=tuple(self._alerts.active),
+            active=self._redactor.whole(tuple(self._alerts.active)),
             now=self._gauges.latest(),
             trail=self._gauges.trail(),
             lines=self.lines,
@@ -296,7 +302,8 @@ class Follower:
         self._unjudged = self._window.until is not None
         if not self._window.frames():
             return []
-        sessions = reading.measured(self._window, list(self._sources.values()), Filters())
+        measured = reading.measured(self._window, list(self._sources.values()), Filters())
+        sessions = [self._redactor.session(data) for data in measured]
         if not sessions:
             return []
         outcomes = rules.run(_latest(sessions), self._overrides, self._profile)
@@ -335,7 +342,8 @@ class Follower:
     ) -> Change:
         now = self._gauges.latest()
         active = tuple(sorted({f.code for f in self._alerts.active}))
-        return Change(event, self._clock, self._state, was, active, now, finding)
+        shown = self._redactor.whole(finding)
+        return Change(event, self._clock, self._state, was, active, now, shown)
 
     def _state_now(self, quiet_s: float) -> State:
         now = self._gauges.now

@@ -86,6 +86,10 @@ _WAITING: Mapping[str, str] = {
 }
 
 
+#: How `Report.redacted` names a server argument that lost its value.
+_ARGUMENT = "server argument "
+
+
 class KeyNumber(NamedTuple):
     """A number that a reader looks for first."""
 
@@ -468,6 +472,20 @@ def _argument(name: str, s: Session, proposed: Mapping[str, str]) -> Argument:
     if name in proposed:
         marks.append(f"{proposed[name]} proposes another value")
     return Argument(name, value, "; ".join(marks))
+
+
+def removed(report: Report) -> str:
+    """Say what was taken out of the report, in one sentence."""
+    if not report.redacts:
+        return "Nothing was removed (--no-redact): this may hold keys, host names and home paths."
+    if not report.redacted:
+        return "Removed: nothing; no key, host, address or home path was met."
+    args = [k.removeprefix(_ARGUMENT) for k in report.redacted if k.startswith(_ARGUMENT)]
+    said = [f"{k} ({n:,})" for k, n in report.redacted.items() if not k.startswith(_ARGUMENT)]
+    if args:
+        more = f" and {len(args) - 8} more" if len(args) > 8 else ""
+        said.append(f"the values of {', '.join(args[:8])}{more}")
+    return f"Removed: {'; '.join(said[:12])}."
 
 
 def events(counted: Sequence[EventCount]) -> list[Event]:

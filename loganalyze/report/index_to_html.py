@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from loganalyze.redact import Redactor
 from loganalyze.report import words
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class Overview:
     written: str = ""
 
 
-def render(overview: Overview) -> str:
-    """Return the page."""
+def render(overview: Overview, redact: bool = True) -> str:
+    """Return the page; see `Redactor` for what is left out of it."""
+    overview = _redacted(overview, Redactor(keep=not redact))
     style = _asset("style.css") + _asset("index.css")
     script = _asset("index.js")
     policy = (
@@ -90,6 +92,28 @@ def render(overview: Overview) -> str:
         },
         words=words,
         clean=words.clean,
+    )
+
+
+def _redacted(o: Overview, redactor: Redactor) -> Overview:
+    rows = [redactor.run(row) for row in o.rows]
+    by_host = {r["host"]: c["host"] for r, c in zip(o.rows, rows, strict=True)}
+
+    def value(by: str, name: str) -> str:
+        return str(by_host.get(name, name)) if by == "host" else redactor.text(name)
+
+    return replace(
+        o,
+        rows=rows,
+        tables=[
+            replace(t, rows=[(value(t.by, n), runs, bad, by) for n, runs, bad, by in t.rows])
+            for t in o.tables
+        ],
+        others=[(redactor.name(name), redactor.text(reason)) for name, reason in o.others],
+        copies={
+            redactor.name(log): [redactor.name(n) for n in names]
+            for log, names in o.copies.items()
+        },
     )
 
 

@@ -139,6 +139,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         levers=facts.lever_rows(plan.now, plan.levers) if plan and plan.levers else [],
         arguments=facts.arguments(report),
         events=facts.events(report.events),
+        removed=facts.removed(report),
         words=words,
     )
 

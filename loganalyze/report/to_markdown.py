@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from loganalyze.model import Finding, Report, Session, Severity
-from loganalyze.report import tree, words
+from loganalyze.report import facts, tree, words
 
 MAX_LINES = 59
 _TEXT = 300
@@ -138,4 +138,7 @@ def _one(f: Finding) -> str:
 def _foot(report: Report) -> Iterator[str]:
     said = code(report.command, 300) or "the library"
     tz = "" if any(s.tz for s in report.sources) else ", the log names no time zone"
+    yield ""
+    yield prose(facts.removed(report), 500)
+    yield ""
     yield f"Made by loganalyze {prose(report.tool_version)} with {said}. Times as logged{tz}."

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from loganalyze.model import Action, Report, Session
-from loganalyze.report import tree, words
+from loganalyze.report import facts, tree, words
 
 MAX_WIDTH = 100
 _MIN_WIDTH = 40
@@ -254,6 +254,8 @@ def _coverage(page: _Page, report: Report) -> None:
         f"{c.lines_known - c.lines_batch:,} other known, {unread}",
         label="coverage",
     )
+    if report.redacted or not report.redacts:
+        page.put(facts.removed(report), label=" ")
     for s in c.samples[:2]:
         page.put(f"{words.place(s.source, s.line_no)} {words.shorten(s.text, 120)}", label=" ")
 

@@ -49,7 +49,7 @@ class Options:
         memory: bytes for all processes; 0: most of what is free.
         engine, address: where to run, and the cluster's address.
         host: pattern whose first group in a log's name is its host.
-        overrides, profile: as for `pipeline.analyze`.
+        overrides, profile, redact: as for `pipeline.analyze`.
     """
 
     pages: Literal["all", "problems", "none"] = "problems"
@@ -60,6 +60,7 @@ class Options:
     host: str | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)
     profile: Literal["online", "batch"] | None = None
+    redact: bool = True
 
 
 @dataclass
@@ -158,6 +159,7 @@ class _Scan:
         self._on_run, self._on_tick = on_run, on_tick
         self._sum = Summary()
         key = [__version__, sorted(options.overrides.items()), options.profile, options.host]
+        key += [] if options.redact else ["as it is"]
         self._settings = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
         self._wanted: set[str] = set()
         self._unpaged = state.unpaged(options.pages)
@@ -408,7 +410,12 @@ class _Scan:
         options = self._options
         planned.sort(key=lambda p: (-p.found.size, p.found.name))
         settings = work.Settings(
-            options.overrides, options.profile, options.pages, options.host, time.time()
+            options.overrides,
+            options.profile,
+            options.pages,
+            options.host,
+            time.time(),
+            options.redact,
         )
         total = sum(max(0, p.found.size) for p in planned)
         self._sum.files_total += len(planned)
@@ -596,7 +603,9 @@ class _Scan:
 
         change = Change()
         change.files["dataset/README.md"] = dataset.describe().encode()
-        change.files["index.html"] = index_to_html.render(overview.of(state)).encode()
+        change.files["index.html"] = index_to_html.render(
+            overview.of(state), redact=self._options.redact
+        ).encode()
         change.meta["page"] = __version__
         try:
             state.commit(change)

@@ -23,6 +23,7 @@ from loganalyze.errors import InputError, LogAnalyzeError
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.report import to_html
 from loganalyze.scan import dataset, inputs
 from loganalyze.scan.inputs import Input
@@ -48,7 +49,7 @@ class Settings(NamedTuple):
         pages: which runs get a page.
         host: pattern whose first group, found in a log's name, names its host.
         now: seconds since 1970, by which "within a day" is told.
-        command: for the pages' "how to reproduce".
+        redact: whether pages and tables leave out keys, hosts and user names.
     """
 
     overrides: Mapping[str, float]
@@ -56,6 +57,7 @@ class Settings(NamedTuple):
     pages: Pages
     host: str | None
     now: float
+    redact: bool = True
 
 
 class Task(NamedTuple):
@@ -111,8 +113,11 @@ class Group(NamedTuple):
 
 
 def run_id(log: str) -> str:
-    """Return the id of a log's run: part of its name, and a hash of the whole of it."""
-    name = re.split(r"[/\\!]", log)[-1]
+    """Return the id of a log's run: part of its name, and a hash of the whole of it.
+
+    No host is in it: it names the run's page.
+    """
+    name = re.split(r"[/\\!]", Redactor().name(log))[-1]
     short = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:48] or "log"
     return f"{short}-{hashlib.sha256(log.encode(errors='surrogateescape')).hexdigest()[:12]}"
 
@@ -292,6 +297,7 @@ class _Reading:
         done, settings = self._done, self._settings
         kinds = sorted(coverage.by_kind.items(), key=lambda kind: (-kind[1], kind[0]))
         coverage = replace(coverage, by_kind=dict(kinds))
+        redactor = Redactor(keep=not settings.redact)
         report, split = pipeline.judge(
             store,
             [source],
@@ -299,12 +305,13 @@ class _Reading:
             overrides=settings.overrides,
             profile=settings.profile,
             command=f"loganalyze report {source.name}",
+            redactor=redactor,
         )
         run = run_id(source.name)
         page = None
         if settings.pages == "all" or (settings.pages == "problems" and report.is_problem):
-            report = replace(report, plan=plan.for_report(split, report.findings))
-            page = to_html.render_still(report).encode()
+            planned = replace(report, plan=plan.for_report(split, report.findings))
+            page = to_html.render_still(redactor.report(planned)).encode()
         if source.name == self._task.found.name:
             done.sha256 = report.sources[0].sha256
             if source.kind == "file":

@@ -51,7 +51,7 @@ def test_log_text_stays_text() -> None:
     assert not re.search(r"(?<!\\)\[[^\]]*(?<!\\)\]\(", outside)
     assert "://" not in outside
     assert all(c.isprintable() or c in "\n\u200b" for c in text)
-    starts = ("#", "-", "|", "*", "C", "M")
+    starts = ("#", "-", "|", "*", "C", "M", "R")
     assert all(line.startswith(starts) for line in text.splitlines() if line)
 
 
