@@ -8,11 +8,11 @@ from typing import Any
 
 import polars as pl
 
-from loganalyze import server_args
+from loganalyze import defaults, server_args
 from loganalyze.model import ServerConfig
 
 
-def read(startup: pl.DataFrame) -> ServerConfig:
+def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) -> ServerConfig:
     """Collect sizes and server arguments; per scheduler, of the first rank that printed them.
 
     The arguments are as printed, secrets included: `Redactor.args` takes those out.
@@ -59,7 +59,10 @@ def read(startup: pl.DataFrame) -> ServerConfig:
     if printed.height:
         row = printed.row(-1, named=True)
         args = server_args.parse(row["args_text"] or "")
-        config = replace(config, args=args, args_line=row["line_no"])
+        usual, computed = defaults.known(args, release_range)
+        config = replace(
+            config, args=args, defaults=usual, computed=computed, args_line=row["line_no"]
+        )
     return config
 
 

@@ -53,14 +53,16 @@ class ServerConfig:
     """The server's arguments and start-up sizes; every field is None where the log lacks it.
 
     `args` are the printed server arguments with secrets already removed; `args_removed` names
-    those that lost their value. `defaults` holds the release's own value of those those arguments
-    whose default is known.
+    those that lost their value. `defaults` holds the release's own value of those printed
+    arguments whose default is known; `computed` names those that SGLang fills in itself while
+    it starts, so that their value does not say who chose it.
     Sizes count per scheduler (per DP rank), as SGLang prints them.
     """
 
     args: Mapping[str, object] = field(default_factory=dict)
     args_removed: tuple[str, ...] = ()
     defaults: Mapping[str, object] = field(default_factory=dict)
+    computed: tuple[str, ...] = ()
     args_line: int | None = None
     kv_capacity_tokens: int | None = None
     capacity_line: int | None = None

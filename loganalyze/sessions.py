@@ -142,7 +142,8 @@ def _session(id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool) -> Sess
     batch = derive.add_columns(duplicates.mark(cut["batch"], schema.BATCH))
     event = duplicates.mark(cut["event"], schema.EVENT)
     startup = cut["startup"]
-    settings = config.read(startup)
+    release_range = _release_range(batch, event)
+    settings = config.read(startup, release_range)
     records = pl.concat([t.select("source", "line_no") for t in cut.values()])
     where = batch if batch.height else records
     lines = records.group_by("source").agg(
@@ -159,7 +160,7 @@ def _session(id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool) -> Sess
         last_line=lines.filter(pl.col("source") == last)["last"][0],
         ended_by=_ended_by(event, batch, restarted=restarted),
         role=_role(batch, settings),
-        release_range=_release_range(batch, event),
+        release_range=release_range,
         config=settings,
     )
     return SessionData(

@@ -26,6 +26,7 @@ LAYERS = [
     "search",
     "parse",
     "server_args",
+    "defaults",
     "redact",
     "config",
     "derive",

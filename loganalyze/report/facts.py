@@ -77,6 +77,9 @@ FIRST_ARGS = (
 )
 
 
+#: Arguments without a default.
+_REQUIRED = ("model_path",)
+
 #: What waiting is, by column; a request in one of these queues decodes nothing.
 _WAITING: Mapping[str, str] = {
     "queue_req": "waited",
@@ -122,22 +125,27 @@ class LeverRow(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """One server argument; `mark` says what is worth knowing about its value."""
+    """One server argument; `mark` says what is worth knowing about its value, `note` the rest."""
 
     name: str
     value: str
     mark: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of one or several sessions: in full, or what `changed` from before."""
+    """The arguments of one or several sessions: in full, or what `changed` from before.
+
+    `unknown` counts those whose default is not known, so that nothing could be marked.
+    """
 
     sessions: list[int]
     line: str
     changed: bool
     first: Sequence[Argument]
     rest: Sequence[Argument]
+    unknown: int = 0
 
 
 @dataclass(slots=True)
@@ -456,7 +464,9 @@ def arguments(report: Report) -> list[Arguments]:
         marked = [r for r in others if r.mark]
         rest = [r for r in others if not r.mark]
         line = words.place(s.source, s.config.args_line)
-        out.append(Arguments([s.id], line, bool(out), [*first, *marked], rest))
+        known = {*s.config.defaults, *s.config.computed, *s.config.args_removed, *_REQUIRED}
+        unknown = len([n for n in names if n not in known and not n.startswith("_")])
+        out.append(Arguments([s.id], line, bool(out), [*first, *marked], rest, unknown))
         before = args
     return out
 
@@ -471,7 +481,9 @@ def _argument(name: str, s: Session, proposed: Mapping[str, str]) -> Argument:
         marks.append(f"default {words.plain(config.defaults[name])}")
     if name in proposed:
         marks.append(f"{proposed[name]} proposes another value")
-    return Argument(name, value, "; ".join(marks))
+    computed = name in config.computed and config.args.get(name) is not None
+    note = "computed by SGLang unless set" if computed else ""
+    return Argument(name, value, "; ".join(marks), note)
 
 
 def removed(report: Report) -> str:
