@@ -329,12 +329,17 @@ class EventCount:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer: one word, one sentence, the cause's code."""
+    """The answer: one word, one sentence, the cause's code.
+
+    `cost` is that part of the headline which says what the cause cost; empty where nobody
+    waited for it, or where the log cannot tell.
+    """
 
     status: Status
     primary: str | None
     headline: str
     confidence: Confidence
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True)

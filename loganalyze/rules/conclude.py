@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from loganalyze.model import (
     Check,
     CheckStatus,
@@ -15,8 +17,8 @@ from loganalyze.model import (
     Status,
     Verdict,
 )
-from loganalyze.rules.registry import Outcome, Profile, all_rules
-from loganalyze.timeline import as_float
+from loganalyze.rules.registry import Outcome, Profile, all_rules, duration
+from loganalyze.timeline import GAP_S, as_float
 
 #: Which cause is named first among equals in severity: "why is there a queue?" from the
 #: outside in (process, cap, special pools, disaggregation, prefill, KV, admission, leftover),
@@ -94,6 +96,9 @@ _PROFILE_WORDS = {
 
 #: A symptom is explained by a cause that held during this share of it.
 _EXPLAINED_SHARE = 0.5
+
+#: Fewer admitted requests tell no usual waiting time.
+_ADMITTED = 5
 
 #: Causes that share no more than this of the time held at different times.
 _APART_SHARE = 0.1
@@ -186,8 +191,10 @@ def conclude(
         primary = causes[0]
         status: Status = "saturated" if primary.code in _SATURATED else "degraded"
         own = next(o for o in outcomes if (o.code, o.session) == (primary.code, primary.session))
-        headline = _headline(primary, own, profile, _elsewhere(primary, causes))
-        return Verdict(status, primary.code, headline, primary.confidence)
+        data = next((s for s in sessions if s.session.id == primary.session), None)
+        cost = _cost(primary, data) if data and own.judged else ""
+        headline = _headline(primary, own, profile, cost, _elsewhere(primary, causes))
+        return Verdict(status, primary.code, headline, primary.confidence, cost)
     if not any(o.judged for o in outcomes):
         return Verdict("undetermined", None, _undetermined(outcomes, sessions), "low")
     return Verdict("healthy", None, _healthy(outcomes), _healthy_confidence(outcomes, sessions))
@@ -204,8 +211,37 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
     return ""
 
 
-def _headline(primary: Finding, own: Outcome, profile: Profile | None, elsewhere: str = "") -> str:
-    said = primary.summary.rstrip(".")
+def _cost(primary: Finding, data: SessionData) -> str:
+    """Say what the primary cause cost those who sent requests; empty where none waited.
+
+    The waiting time of all requests over those that were admitted meanwhile (Little's law). A
+    request that was thrown back is admitted again, and counts once.
+    """
+    spans = [(e.start, e.end) for e in primary.episodes if e.start and e.end]
+    if not spans:
+        return ""
+    inside = pl.any_horizontal(pl.col("time").is_between(a, b) for a, b in spans)
+    batch = data.batch.filter(~pl.col("duplicate"), inside)
+    to_next = pl.col("time").diff().shift(-1).over("source", "dp_rank").dt.total_milliseconds()
+    queue = batch.filter(pl.col("queue_req").is_not_null()).select(
+        waited=pl.col("queue_req") * to_next.clip(0, 1_000 * GAP_S) / 1_000
+    )
+    waited = as_float(queue["waited"].sum(), 0.0)
+    real = ~pl.col("duplicate") & ~pl.col("debug").fill_null(False)
+    retracted = data.event.filter(real & inside & (pl.col("kind") == "retract"))
+    admitted = as_float(batch["new_seq"].sum(), 0.0)
+    admitted -= as_float(retracted["num_retracted_reqs"].sum(), 0.0)
+    seconds = sum((b - a).total_seconds() for a, b in spans)
+    if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
+        return ""
+    return f"it cost each request about {duration(waited / admitted)} of waiting"
+
+
+def _headline(
+    primary: Finding, own: Outcome, profile: Profile | None, cost: str = "", elsewhere: str = ""
+) -> str:
+    claim, _, detail = primary.summary.rstrip(".").partition("; ")
+    said = "; ".join(part for part in (claim, cost, detail) if part)
     if primary.confidence == "low" and not own.judged:
         said = f"{said} (low confidence: {own.length} cannot show how long this lasted)"
     if primary.code in _PROFILE_WORDS:

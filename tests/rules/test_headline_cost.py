@@ -1,0 +1,52 @@
+"""What the primary cause cost, in the words of the headline: worked out by hand."""
+
+from datetime import timedelta
+
+from synth import START, capacity, decode, sessions, text
+
+from loganalyze import rules
+from loganalyze.model import Verdict
+
+
+def at(second: float) -> str:
+    return f"[{START + timedelta(seconds=second):%Y-%m-%d %H:%M:%S} TP0]"
+
+
+def prefill(second: float, new_seq: int) -> str:
+    return (
+        f"{at(second)} Prefill batch, #new-seq: {new_seq}, #new-token: 100, #cached-token: 0, "
+        "token usage: 0.96, #running-req: 10, #queue-req: 12"
+    )
+
+
+def retract(second: float, n: int) -> str:
+    return (
+        f"{at(second)} KV cache pool is full. Retract requests. #retracted_reqs: {n}, "
+        "#new_tokens_gained: 311, #new_token_ratio: 0.4213 -> 0.9871"
+    )
+
+
+def verdict(*extra: str, queue: int = 12) -> Verdict:
+    lines = [*decode(usage=[0.96] * 401, queue=queue), *extra]
+    data = sessions(text(capacity(), sorted(lines)))
+    return rules.conclude(rules.run(data), data)
+
+
+def test_the_time_waited_is_shared_by_those_that_were_admitted():
+    # 12 wait for 400 s, and 20 are admitted: 12 x 400 / 20 = 240 s.
+    found = verdict(*(prefill(20 * k + 10.5, 1) for k in range(20)))
+    assert found.primary == "KV001"
+    assert found.cost == "it cost each request about 4 min of waiting"
+    assert f"; {found.cost}; " in found.headline
+    assert found.headline.index(found.cost) < found.headline.index("room for")
+
+
+def test_a_request_that_was_thrown_back_counts_once():
+    # 30 admissions, 10 of them of requests that ran before: 12 x 400 / 20 = 240 s again.
+    found = verdict(*(prefill(20 * k + 10.5, 2 - k % 2) for k in range(20)), retract(100, 10))
+    assert found.cost == "it cost each request about 4 min of waiting"
+
+
+def test_a_log_without_prefill_lines_cannot_tell_how_long_a_request_waited():
+    assert verdict().cost == ""
+    assert "of waiting" not in verdict().headline
