@@ -291,8 +291,10 @@ class Redactor:
         """
         clean: dict[str, object] = {}
         host = row.get("host")
-        if isinstance(host, str) and not self.keep and _TELLING.match(host):
-            clean["host"] = self._host(host) if re.search(r"[A-Za-z]", host) else host
+        if isinstance(host, str) and not self.keep:
+            name = re.split(r"[\s/]", host)[0]  # a wrapper names a container or process too
+            if _TELLING.match(name) and re.search(r"[A-Za-z]", name):
+                clean["host"] = self._host(name) + host[len(name) :]
         if isinstance(row.get("log"), str):
             clean["log"] = self.name(str(row["log"]))
         return {k: clean[k] if k in clean else self.whole(v) for k, v in row.items()}

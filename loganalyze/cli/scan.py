@@ -146,6 +146,7 @@ def _overrides(config: str | None, settings: dict[str, float]) -> dict[str, floa
 def _teller(line: _Line, as_json: bool, redact: bool) -> Callable[[Mapping[str, Any], str], None]:
     """Return what tells about a run: its row as JSON, or what could not be read."""
     from loganalyze.redact import Redactor
+    from loganalyze.report import to_json
 
     redactor = Redactor(keep=not redact)
 
@@ -155,7 +156,7 @@ def _teller(line: _Line, as_json: bool, redact: bool) -> Callable[[Mapping[str, 
             _shared.print_error(f"{row['log']}: {row['error']}", row["hint"] or "")
         if as_json:
             line.clear()
-            _outputs.to_stdout(json.dumps({"how": way, **redactor.run(row)}))
+            _outputs.to_stdout(json.dumps({"how": way, **to_json.plain(redactor.run(row))}))
 
     return tell
 

@@ -6,15 +6,10 @@ sheet, which is that of reports, and allows nothing else.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from loganalyze.model import Comparison
-from loganalyze.report import compare_words, to_svg, words
+from loganalyze.report import compare_words, page, to_svg, words
 
 #: Which tone of the style sheet a verdict takes.
 _TONES = {
@@ -37,16 +32,9 @@ def render(found: Comparison) -> str:
     factor = max(1, -(-longest // _BUCKETS))
     timeline = compare_words.timeline(found, factor)
     caption = "All runs from their start on. The bars at the top are the time that is compared."
-    style = files("loganalyze.report").joinpath("templates", "style.css").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    env = Environment(
-        loader=PackageLoader("loganalyze.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return env.get_template("compare.html.j2").render(
+    style = page.asset("style.css")
+    return page.render(
+        "compare.html.j2",
         found=found,
         sides=compare_words.sides(found),
         say=compare_words,
@@ -56,7 +44,5 @@ def render(found: Comparison) -> str:
         caption=caption,
         still=to_svg.figure(timeline, caption) if timeline else "",
         style=Markup(style),
-        policy=(
-            f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-{digest}'"
-        ),
+        policy=page.policy([style]),
     )

@@ -5,22 +5,15 @@ Complete without script, which adds sorting and filters; nothing loads from a ne
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
 from loganalyze.redact import Redactor
-from loganalyze.report import words
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from loganalyze.report import page, words
 
 Row = Mapping[str, Any]
 
@@ -71,16 +64,13 @@ class Overview:
 def render(overview: Overview, redact: bool = True) -> str:
     """Return the page; see `Redactor` for what is left out of it."""
     overview = _redacted(overview, Redactor(keep=not redact))
-    style = _asset("style.css") + _asset("index.css")
-    script = _asset("index.js")
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; "
-        f"style-src {_hash(style)}; script-src {_hash(script)}"
-    )
-    return _template().render(
+    style = page.asset("style.css") + page.asset("index.css")
+    script = page.asset("index.js")
+    return page.render(
+        "index.html.j2",
         o=overview,
         rows=[_shown(row) for row in overview.rows],
-        policy=policy,
+        policy=page.policy([style], [script]),
         style=Markup(style),
         script=Markup(script),
         choices={
@@ -159,27 +149,3 @@ def _distinct(rows: Sequence[Row], value: Any) -> list[str]:  # noqa: ANN401 - a
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("loganalyze.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    env = Environment(
-        loader=PackageLoader("loganalyze.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return env.get_template("index.html.j2")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,25 +25,27 @@ from loganalyze.errors import InputError
 from loganalyze.model import Report, Session, Severity
 
 _T = TypeVar("_T")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Return the report as plain values that JSON can carry.
-
-    Times are ISO 8601 without zone, as logged; numbers that are not finite become null.
-    """
-    out = _plain(report)
+    """Return the report as plain values that JSON can carry; see `plain`."""
+    out = _fields(report)
     head = {k: out.pop(k) for k in ("schema_version", "tool_version")}
     return {**head, "is_problem": report.is_problem, **out}
 
 
 def dumps(report: Report) -> str:
     """Return the report as JSON: indented for people, each timeline column on one line."""
-    out = to_dict(report)
-    series = [json.dumps(s, allow_nan=False, separators=(",", ":")) for s in out.pop("series")]
+    return indented(to_dict(report), "series")
+
+
+def indented(out: dict[str, Any], dense: str) -> str:
+    """Return an object as JSON, indented but for one list, whose items take a line each."""
+    items = [json.dumps(i, allow_nan=False, separators=(",", ":")) for i in out.pop(dense)]
     head = json.dumps(out, allow_nan=False, indent=2)
-    tail = ",\n    ".join(series)
-    return head[: -len("\n}")] + f',\n  "series": [{tail}]\n}}\n'
+    tail = ",\n    ".join(items)
+    return head[: -len("\n}")] + f',\n  "{dense}": [{tail}]\n}}\n'
 
 
 def loads(text: str | bytes) -> Report:
@@ -70,15 +73,24 @@ def loads(text: str | bytes) -> Report:
         ) from error
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return any value of `model.py` as JSON can carry it.
+
+    Times are ISO 8601 without zone, as logged; numbers that are not finite become null; what
+    a name holds that is not UTF-8 (a lone surrogate here) becomes U+FFFD.
+    """
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, Severity):
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds" if value.microsecond else "auto")
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, Report):
+        return to_dict(value)
     if isinstance(value, Session):
         out = _fields(value)
         startup = _fields(value.config)
@@ -86,14 +98,14 @@ def _plain(value: object) -> Any:
     if is_dataclass(value):
         return _fields(value)
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {plain(str(k)): plain(v) for k, v in value.items()}
     if isinstance(value, Sequence | set | frozenset):
-        return [_plain(v) for v in value]
-    return str(value)
+        return [plain(v) for v in value]
+    return plain(str(value))
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
 
 
 def _build(cls: type[_T], data: Mapping[str, Any]) -> _T:
