@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from loganalyze import derive
 from loganalyze.model import (
     Check,
     CheckStatus,
@@ -217,10 +218,15 @@ def _cost(primary: Finding, data: SessionData) -> str:
     The waiting time of all requests over those that were admitted meanwhile (Little's law). A
     request that was thrown back is admitted again, and counts once.
     """
-    spans = [(e.start, e.end) for e in primary.episodes if e.start and e.end]
-    if not spans:
+    held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
+    if not held:
         return ""
-    inside = pl.any_horizontal(pl.col("time").is_between(a, b) for a, b in spans)
+    rank = derive.rank_text()
+    inside = pl.any_horizontal(
+        pl.col("time").is_between(a, b)
+        & ((rank == r) | rank.str.starts_with(f"{r} ") if r else pl.lit(True))
+        for a, b, r in held
+    )
     batch = data.batch.filter(~pl.col("duplicate"), inside)
     to_next = pl.col("time").diff().shift(-1).over("source", "dp_rank").dt.total_milliseconds()
     queue = batch.filter(pl.col("queue_req").is_not_null()).select(
@@ -231,7 +237,7 @@ def _cost(primary: Finding, data: SessionData) -> str:
     retracted = data.event.filter(real & inside & (pl.col("kind") == "retract"))
     admitted = as_float(batch["new_seq"].sum(), 0.0)
     admitted -= as_float(retracted["num_retracted_reqs"].sum(), 0.0)
-    seconds = sum((b - a).total_seconds() for a, b in spans)
+    seconds = sum((b - a).total_seconds() for a, b, _ in held)
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
         return ""
     return f"it cost each request about {duration(waited / admitted)} of waiting"
