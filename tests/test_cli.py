@@ -795,3 +795,50 @@ def test_the_shell_is_told_how(shell):
     child = process(stdout=subprocess.PIPE, env={"_LOGANALYZE_COMPLETE": f"{shell}_source"})
     script, _ = child.communicate()
     assert f"_LOGANALYZE_COMPLETE={shell}_complete".encode() in script
+
+
+def test_a_picture_is_svg_or_png_and_nothing_else(tmp_path, monkeypatch):
+    result = run("report", EXCERPT, "--figure", tmp_path / "x.gif")
+    assert result.exit_code == 2
+    assert "neither .svg nor .png" in result.stderr
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = run("report", EXCERPT, "--figure", tmp_path / "x.png")
+    assert result.exit_code == 2
+    assert "loganalyze[png]" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_private_is_in_no_output_unless_it_is_asked_for(tmp_path):
+    folder = tmp_path / "home" / "alice" / "logs"
+    folder.mkdir(parents=True)
+    log = folder / "sglang-7d9f8b6c5d-x2x4z.log"
+    log.write_text(
+        "".join(
+            f"[pod/athena-0/sglang] {line}" for line in Path(EXCERPT).read_text().splitlines(True)
+        )
+    )
+    private = ("alice", "x2x4z", "athena")
+
+    def outputs(*more):
+        out = tmp_path / f"out{len(more)}"
+        out.mkdir()
+        said = [
+            run("report", log, "-o", out / "p.html", "--markdown", out / "p.md", "--json",
+                out / "p.json", "--figure", out / "p.svg", *more),
+            run("check", log, *more),
+            run("check", log, "--json", *more),
+            run("compare", log, log, "-o", out / "c.html", "--json", out / "c.json", *more),
+            run("export", log, "--frame", "batch", "-o", out / "b.csv", *more),
+            run("scan", folder, "-o", out / "scan", "--reports", "all", "--json", *more),
+        ]  # fmt: skip
+        assert [one.exit_code for one in said] == [0] * 6
+        pages = [*out.glob("*.*"), *(out / "scan").rglob("*.html")]
+        return [one.stdout for one in said] + [page.read_text() for page in pages]
+
+    texts = outputs()
+    assert len(texts) == 15
+    for text in texts:
+        assert [word for word in private if word in text] == []
+    kept = "".join(outputs("--no-redact"))
+    assert all(word in kept for word in private)
+    assert "Nothing was removed (--no-redact)" in kept

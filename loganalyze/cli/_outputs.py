@@ -46,8 +46,8 @@ def check_outputs(outputs: Sequence[str | None], inputs: Sequence[str], force: b
         _check_folder(output)
 
 
-def write_all(outputs: Sequence[tuple[str, str]]) -> None:
-    """Write texts that are all complete already, and say where each went."""
+def write_all(outputs: Sequence[tuple[str, str | bytes]]) -> None:
+    """Write outputs that are all complete already, and say where each went."""
     for output, text in outputs:
         write(output, text)
         if output != STDIO:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Unpack
 
 import click
 
 from loganalyze.cli import _outputs, _shared
+from loganalyze.errors import UsageError
 
 
 @click.command(
@@ -22,7 +24,11 @@ from loganalyze.cli import _outputs, _shared
 @click.option("-o", "--output", metavar="FILE|-", help="Write the HTML page here.")
 @click.option("--markdown", metavar="FILE|-", help="Write a block to paste into a ticket.")
 @click.option("--json", "as_json", metavar="FILE|-", help="Write the report as JSON.")
-@click.option("--figure", metavar="FILE.svg|-", help="Write the main timeline as a picture.")
+@click.option(
+    "--figure",
+    metavar="FILE.svg|FILE.png|-",
+    help="Write the main timeline as a picture.",
+)
 @_shared.force_option
 @_shared.fail_on_option
 @_shared.analysis_options
@@ -48,11 +54,14 @@ def report(
         output, markdown = f"{stem}.report.html", f"{stem}.report.md"
     targets = (output, markdown, as_json, figure)
     _outputs.check_outputs(targets, logs, force)
+    _check_figure(figure)
     found = _shared.analyze(ctx, logs, **choices)
 
     from loganalyze.report import to_html, to_json, to_markdown, to_svg, to_text
 
-    forms = (to_html.render, to_markdown.render, to_json.dumps, to_svg.render)
+    png = (figure or "").lower().endswith(".png")
+    draw = to_svg.render_png if png else to_svg.render
+    forms = (to_html.render, to_markdown.render, to_json.dumps, draw)
     pairs = zip(targets, forms, strict=True)
     _outputs.write_all([(target, render(found)) for target, render in pairs if target])
     color, width = _shared.use_color(), _shared.width()
@@ -61,6 +70,21 @@ def report(
     else:
         _outputs.to_stdout(to_text.render(found, color=color, width=width))
     ctx.exit(_shared.exit_code(found, fail_on))
+
+
+def _check_figure(figure: str | None) -> None:
+    """Refuse, before any reading, a picture that cannot be drawn here."""
+    ending = os.path.splitext(figure or "")[1].lower()
+    if ending not in ("", ".svg", ".png"):
+        raise UsageError(
+            f"--figure: {figure} ends in neither .svg nor .png",
+            hint="those two kinds of pictures can be written",
+        )
+    if ending == ".png" and importlib.util.find_spec("resvg_py") is None:
+        raise UsageError(
+            "--figure: a PNG needs the package resvg-py, which is not installed",
+            hint="pip install 'loganalyze[png]', or name a file that ends in .svg",
+        )
 
 
 def _stem(log: str) -> str:

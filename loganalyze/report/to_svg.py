@@ -31,7 +31,7 @@ _AGES = 8
 _STYLE = """
 svg{background:#fff;font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 text{fill:#1f2933}.dim{fill:#52606d}.title{font-weight:600}.small,.lane{font-size:10.5px}
-.end{text-anchor:end}.middle{text-anchor:middle}.halo{paint-order:stroke;stroke:#fff;stroke-width:6px}
+.end{text-anchor:end}.middle{text-anchor:middle}.halo{paint-order:stroke;stroke:#fff;stroke-width:3px}
 .plot path{fill:none;vector-effect:non-scaling-stroke;stroke-linejoin:round;stroke-linecap:round}
 .plot .grid{stroke:#e4e7eb;stroke-width:1}.plot .ref{stroke:#52606d;stroke-dasharray:5 4}
 .plot .mean{stroke-width:1.6}.plot .model{stroke:#52606d;stroke-width:1.2;stroke-dasharray:2 3}
@@ -63,7 +63,7 @@ def render(report: Report) -> str:
     head = f"{words.SHAPE[report.verdict.status]} {report.verdict.status}"
     body, height = timeline_body(t) if t else (Markup(""), 0)
     if t and len(t.lines) > 1:
-        body, height = body + _legend(t, height), height + 18 * math.ceil(len(t.lines) / 6)
+        body, height = body + _legend(t, height), height + 18 * math.ceil(len(t.drawn) / 6)
     said = to_text.wrap(words.shorten(report.verdict.headline, 400), 136)[:3]
     top = 30 + 16 * len(said)
     size = f'width="960" height="{height + top + 12}"'
@@ -78,10 +78,21 @@ def render(report: Report) -> str:
     )
 
 
+def render_png(report: Report) -> bytes:
+    """Return the main figure as a PNG, at twice its size, for trackers that show no SVG.
+
+    Needs the extra `png`.
+    """
+    import resvg_py
+
+    picture: bytes = resvg_py.svg_to_bytes(svg_string=render(report), zoom=2)
+    return bytes(picture)
+
+
 def _legend(t: Timeline, y: int) -> Markup:
     """Return the names of the curves, six to a row of a figure 928 wide."""
     names = []
-    for i, line in enumerate(t.lines):
+    for i, line in enumerate(t.drawn):
         x, middle = 154 * (i % 6), y + 10 + 18 * (i // 6)
         names.append(f'<path class="s{line.hue}" stroke-width="3" d="M{x} {middle}h16"/>')
         names.append(_text(str(x + 22), middle + 4, words.shorten(line.label, 18), "small"))
@@ -114,7 +125,7 @@ def timeline_body(t: Timeline) -> tuple[Markup, int]:
 
 def _bins(t: Timeline) -> int:
     """Return how many bins a curve gets, so that all of them make a picture of one size."""
-    paths = {(c.panel, c.line, c.label, c.kind) for c in t.curves}
+    paths = {(c.panel, c.line, c.label, c.kind) for c in t.curves if t.is_shown(c)}
     few = len(t.lines) <= _FEW
     drawn = sum(1 if c[3] == "model" else 3 if few else 1 for c in paths)
     return max(40, min(_BINS, _POINTS // max(1, drawn)))

@@ -80,3 +80,14 @@ def test_a_long_headline_is_wrapped() -> None:
     said = [e.text or "" for e in root if e.tag == SVG + "text"]
     assert " ".join(said[1:]) == samples.founding().verdict.headline
     assert max(map(len, said)) <= 136
+
+
+def test_a_png_is_the_same_picture_at_twice_the_size() -> None:
+    pytest.importorskip("resvg_py", reason="resvg-py is not installed: pip install '.[png]'")
+    report = samples.excerpt()
+    picture = to_svg.render_png(report)
+    assert picture.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(picture[i : i + 4], "big") for i in (16, 20))
+    root = ElementTree.fromstring(to_svg.render(report))
+    assert (width, height) == tuple(2 * int(root.get(k, "")) for k in ("width", "height"))
+    assert to_svg.render_png(report) == picture
