@@ -23,8 +23,10 @@ from loganalyze.report import words
 #: A silence longer than this and than 8 usual distances is drawn as a gap (rules.md: 12 s).
 _GAP_S = 12.0
 _GAP_DISTANCES = 8
-#: Lines (ranks) drawn one by one; of more, the most telling ones and the range of all.
+#: Lines (ranks) drawn at first; of more, the most telling ones and the range of all.
 MAX_LINES = 8
+#: Lines that a reader can switch on: each costs room, and nobody compares more by eye.
+MAX_SWITCHED = 64
 #: Up to here every line has a strong colour; beyond, only those that stand out.
 _STRONG_LINES = 3
 MAX_LANES = 8
@@ -152,11 +154,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One rank (or server) that printed statistics. A quiet one is drawn in the background."""
+    """One rank (or server) that printed statistics.
+
+    A quiet one is drawn in the background; one that is not `shown` only where a reader switches
+    it on, in the last hue.
+    """
 
     label: str
     hue: int
     quiet: bool
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +186,17 @@ class Timeline:
     gaps: Sequence[tuple[float, float]]
 
     def of(self, panel: str) -> list[Curve]:
-        """Return the curves of one panel."""
-        return [c for c in self.curves if c.panel == panel]
+        """Return the curves of one panel that are drawn at first."""
+        return [c for c in self.curves if c.panel == panel and self.is_shown(c)]
+
+    def is_shown(self, curve: Curve) -> bool:
+        """Whether a curve is drawn at first."""
+        return curve.line < 0 or self.lines[curve.line].shown
+
+    @property
+    def drawn(self) -> list[Line]:
+        """The lines that are drawn at first."""
+        return [line for line in self.lines if line.shown]
 
     def keys(self, panel: str) -> list[tuple[str, int]]:
         """Return name and hue of a panel's curves where colours tell columns apart."""
@@ -211,8 +227,10 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
         return None
     keys = list(dict.fromkeys((s.source, s.rank) for s in drawn))
     shown = _choose(keys, drawn, report)
-    lines = _lines(keys, shown, report)
-    index = {key: i for i, key in enumerate(shown)}
+    hidden = [k for k in keys if k not in shown][: MAX_SWITCHED - len(shown)]
+    listed = [k for k in keys if k in shown or k in hidden]
+    lines = _lines(listed, shown, report)
+    index = {key: i for i, key in enumerate(listed)}
     sessions = {s.id: s for s in report.sessions}
     curves: list[Curve] = []
     for s in drawn:
@@ -315,7 +333,7 @@ def _named(key: tuple[str, str | None], report: Report) -> bool:
 
 
 def _lines(
-    keys: Sequence[tuple[str, str | None]],
+    listed: Sequence[tuple[str, str | None]],
     shown: Sequence[tuple[str, str | None]],
     report: Report,
 ) -> list[Line]:
@@ -324,7 +342,10 @@ def _lines(
         strong = list(shown)
 
     return [
-        Line(rank_name(report, k), i % MAX_LINES, k not in strong) for i, k in enumerate(shown)
+        Line(rank_name(report, k), shown.index(k), k not in strong)
+        if k in shown
+        else Line(rank_name(report, k), MAX_LINES, quiet=True, shown=False)
+        for k in listed
     ]
 
 
@@ -464,19 +485,23 @@ def _references(
 ) -> Iterator[Reference]:
     """Return the 0.9 line, and per session what fits the pool and the running cap."""
     yield Reference("usage", "0.90", 0.9)
+    levels: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for s in report.sessions:
         mine = [c for c in curves if c.panel == "running" and c.session == s.id]
         if not mine:
             continue
         a, b = min(c.x[0] for c in mine), max(c.x[-1] for c in mine)
-        whole = len(report.sessions) == 1
-        left, right = (None, None) if whole else (a, b)
         peak = max(max(c.high) for c in mine)
         fit, cap = s.capacity.requests_fit, s.capacity.max_running_req
         if fit and fit <= 3 * peak:
-            yield Reference("running", f"{fit:,} fit the KV pool", float(fit), left, right)
+            levels.setdefault((f"{fit:,} fit the KV pool", float(fit)), []).append((a, b))
         if cap and cap <= 3 * peak:
-            yield Reference("running", f"cap {cap:,}", float(cap), left, right)
+            levels.setdefault((f"cap {cap:,}", float(cap)), []).append((a, b))
+    for (label, y), spans in levels.items():
+        for a, b in merge(spans, 0):  # servers side by side share a level
+            whole = len(report.sessions) == 1
+            left, right = (None, None) if whole else (a, b)
+            yield Reference("running", label, y, left, right)
 
 
 def _top(panel: Panel, curves: Sequence[Curve], references: Sequence[Reference]) -> float:

@@ -207,10 +207,10 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             yield KeyNumber(name + per, middle, "" if unit == "fraction" else unit, note)
     session = _judged(report)
     if session:
-        which = f"session {session.id}: " if len(report.sessions) > 1 else ""
+        which = f", session {session.id}" if len(report.sessions) > 1 else ""
         for k in _capacity_numbers(session.capacity):
             name = f"{k.name}, per rank" if worst and k.unit == "" else k.name
-            yield k._replace(name=name, note=which + k.note)
+            yield k._replace(name=name, note=k.note + which)
     i = primary(report)
     if i is not None:
         yield from _time_in(report.findings[i], report.sessions)
@@ -270,13 +270,13 @@ def timeline_caption(report: Report, t: Timeline) -> str:
     usage = charts.stats(report, "kv_usage", worst)
     if usage:
         middle, peak = _level(usage.median, "fraction"), _level(usage.peak, "fraction")
-        said.append(f"KV usage was {middle} in the median bin and {peak} at most")
+        said.append(f"KV usage was typically {middle}, at most {peak}")
     waits = [
         (_WAITING[c], w) for c in _WAITING if (w := charts.stats(report, c, worst)) and w.peak
     ]
     for words_of, wait in waits:
         middle, peak = _level(wait.median, ""), _level(wait.peak, "")
-        said.append(f"{middle} requests {words_of} in the median bin, {peak} at most")
+        said.append(f"typically {middle} requests {words_of}, at most {peak}")
     if not waits and charts.stats(report, "queue_req", worst):
         said.append("no request waited")
     if worst and said:
@@ -296,7 +296,11 @@ def phase_caption(report: Report, p: Phase) -> str:
     if p.at_ceiling is None:
         return f"{f'{p.rank} alone. ' if p.rank else ''}{_FIT_UNKNOWN}"
     where = f"{p.rank} alone: " if p.rank else ""
-    said = f"{where}{_percent(p.at_ceiling)} of the bins reach 80\u00a0% of what fits the KV pool"
+    share = _percent(p.at_ceiling)
+    said = (
+        f"{where}for {share} of the time, at least 80\u00a0% of what fits the KV pool was running"
+    )
+    said = said if where else said[0].upper() + said[1:]
     if report.verdict.primary == "KV001" and p.at_ceiling >= 0.5:
         return f"{said}: with requests of this length the pool is the ceiling."
     return f"{said}."
@@ -331,20 +335,25 @@ def _when(x: float, by_time: bool) -> str:
     return words.moment(charts.time_of(x)) if by_time else f"line {x:,.0f}"
 
 
-def checks(checked: Sequence[Check]) -> dict[str, list[tuple[Check, list[int]]]]:
+def checks(checked: Sequence[Check]) -> dict[str, list[tuple[list[Check], list[int]]]]:
     """Group checks by status; the same answer in several sessions is one row.
 
+    Of those that could not be made, several with the same reason are one row too.
+
     Returns:
-        clear, not_applicable and error -> (check, ids of its sessions).
+        clear, not_applicable and error -> (checks, ids of their sessions).
     """
-    out: dict[str, dict[tuple[str, str], tuple[Check, list[int]]]] = {
+    out: dict[str, dict[tuple[str, str], tuple[list[Check], list[int]]]] = {
         "clear": {},
         "not_applicable": {},
         "error": {},
     }
     for check in checked:
         if check.status in out:
-            _, seen = out[check.status].setdefault((check.code, check.reason), (check, []))
+            key = check.code if check.status == "clear" else ""
+            row, seen = out[check.status].setdefault((key, check.reason), ([], []))
+            if check.code not in [one.code for one in row]:
+                row.append(check)
             if check.session is not None and check.session not in seen:
                 seen.append(check.session)
     return {status: list(rows.values()) for status, rows in out.items()}

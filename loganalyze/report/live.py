@@ -54,7 +54,9 @@ def numbers(t: Timeline, p: Phase | None) -> dict[str, object]:
         "byTime": t.by_time,
         "range": [t.x0, t.x1],
         "lists": lists,
-        "lines": [{"label": x.label, "hue": x.hue, "quiet": x.quiet} for x in t.lines],
+        "lines": [
+            {"label": x.label, "hue": x.hue, "quiet": x.quiet, "shown": x.shown} for x in t.lines
+        ],
         "panels": [
             {"id": x.id, "title": x.title, "unit": x.unit, "top": t.tops[x.id], "style": x.style}
             for x in t.panels

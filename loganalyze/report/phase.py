@@ -13,6 +13,9 @@ from loganalyze.model import Capacity, Report
 from loganalyze.report import charts
 from loganalyze.report.charts import coarsen, ms, nice
 
+#: Fewer points are no cloud: a server under one constant load is a single dot.
+_FEWEST = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -36,7 +39,7 @@ class Phase:
 
 
 def lay_out(report: Report, factor: int = 1) -> Phase | None:
-    """Lay out the phase plot; None with fewer than eight points."""
+    """Lay out the phase plot; None with fewer than eight points that differ."""
     by_time = any(s.start for s in report.series)
     rows: list[tuple[float, float, float, int, int]] = []
     only = charts.worst(report)
@@ -51,7 +54,7 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
             if r is not None and g is not None:
                 x = ms(s.start) + s.x[i] * s.step * 1_000 if s.start else float(s.first_line[i])
                 rows.append((r, g, x, s.first_line[i], s.session))
-    if len(rows) < 8:
+    if len({row[:2] for row in rows}) < _FEWEST:
         return None
     rows.sort(key=lambda row: row[2])
     first, last = rows[0][2], rows[-1][2]

@@ -13,23 +13,17 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from loganalyze.model import Report
-from loganalyze.report import charts, facts, live, phase, to_svg, tree, words
+from loganalyze.report import charts, facts, live, page, phase, to_svg, tree, words
 from loganalyze.report.charts import Timeline
 from loganalyze.report.phase import Phase
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 MAX_BYTES = 2_200_000
 #: What the numbers of the figures may take of it, packed.
@@ -73,12 +67,12 @@ def render_still(report: Report) -> str:
 
 
 def _fitting(report: Report, figures: Figures) -> str:
-    page = ""
+    text = ""
     for scale in (1, 2, 4, 8, 16, 32):
-        page = _page(report, figures, Caps(scale))
-        if len(page.encode()) <= MAX_BYTES:
+        text = _page(report, figures, Caps(scale))
+        if len(text.encode()) <= MAX_BYTES:
             break
-    return page
+    return text
 
 
 def _figures(report: Report) -> Figures:
@@ -106,22 +100,19 @@ def _figures(report: Report) -> Figures:
 
 
 def _page(report: Report, figures: Figures, caps: Caps) -> str:
-    style, script = _asset("style.css"), _asset("report.js")
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data: blob:; "
-        f"style-src {_hash(style)} {_hash('')}; script-src {_hash(script)}"
-    )
-    data = None
+    style, script = page.asset("style.css"), page.asset("report.js")
+    scripts, data = [script], None
     if figures.data:
         plotly, packed = _plotly()
-        policy += f" {_hash(plotly)}"
+        scripts.append(plotly)
         data = {"figures": figures.data, "plotly": packed, "ids": _style_ids(plotly)}
-    plan = report.plan
-    return _template().render(
+    plan, checks = report.plan, facts.checks(report.checked)
+    return page.render(
+        "report.html.j2",
         report=report,
         figures=figures,
         caps=caps,
-        policy=policy,
+        policy=page.policy([style, ""], scripts, images=True),
         style=Markup(style),
         script=Markup(script),
         data=data,
@@ -134,7 +125,8 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         key_numbers=list(facts.key_numbers(report)),
         table=facts.timeline_rows(figures.timeline) if figures.timeline else [],
         tree=tree.grow(report.findings),
-        checks=facts.checks(report.checked),
+        checks=checks,
+        counted=lambda status: sum(len(group) for group, _ in checks[status]),
         capacities=[(s, list(facts.capacity_rows(s))) for s in report.sessions],
         levers=facts.lever_rows(plan.now, plan.levers) if plan and plan.levers else [],
         arguments=facts.arguments(report),
@@ -165,28 +157,3 @@ def _style_ids(plotly: str) -> list[str]:
     with an error in the console; so report.js puts empty elements with these ids first.
     """
     return sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly)))
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("loganalyze.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    env = Environment(
-        loader=PackageLoader("loganalyze.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    return env.get_template("report.html.j2")

@@ -39,8 +39,11 @@ def render(report: Report) -> str:
         lines += [_one(f) for f in others[:6]]
         lines += [f"- {len(others) - 6} more"] if len(others) > 6 else []
         lines += [""]
-    lines += list(_foot(report))
-    return "\n".join(lines[:MAX_LINES]) + "\n"
+    foot = list(_foot(report))
+    room = MAX_LINES - len(foot)
+    if len(lines) > room:  # the foot stays: it says how the block came about
+        lines = [*lines[: room - 2], "- more in the HTML and JSON forms", ""]
+    return "\n".join([*lines, *foot]) + "\n"
 
 
 def prose(text: str, limit: int = _TEXT) -> str:
@@ -76,7 +79,7 @@ def _facts(report: Report) -> Iterator[str]:
     yield "| --- | --- |"
     for log in report.sources[:3]:
         size = f"{words.plural(log.lines, 'line')}, SHA-256 {code(log.sha256[:16])}"
-        yield f"| Log {code(words.name(log.name), 60)} | {size} |"
+        yield f"| Log {code(words.name(log.name))} | {size} |"
     if len(report.sources) > 3:
         yield f"| Further logs | {len(report.sources) - 3} |"
     for s in report.sessions[:4]:
@@ -86,7 +89,7 @@ def _facts(report: Report) -> Iterator[str]:
     unread = f"{c.lines_unrecognised:,} not understood"
     yield f"| Coverage | {c.lines_total:,} lines, {c.lines_batch:,} statistics, {unread} |"
     for u in report.unreadable[:2]:
-        yield f"| Not analysed: {code(u.name, 60)} | {prose(u.message, 120)} |"
+        yield f"| Not analysed: {code(u.name)} | {prose(u.message, 120)} |"
 
 
 def _session(s: Session, n: int) -> str:
@@ -138,7 +141,6 @@ def _one(f: Finding) -> str:
 def _foot(report: Report) -> Iterator[str]:
     said = code(report.command, 300) or "the library"
     tz = "" if any(s.tz for s in report.sources) else ", the log names no time zone"
-    yield ""
     yield prose(facts.removed(report), 500)
     yield ""
     yield f"Made by loganalyze {prose(report.tool_version)} with {said}. Times as logged{tz}."

@@ -217,9 +217,11 @@ def test_of_many_ranks_the_telling_ones_are_drawn_and_the_range_of_all() -> None
     t = charts.timeline(report(*many))
     assert t
     assert t.n_lines == 40
-    assert [line.label for line in t.lines] == [
+    assert [line.label for line in t.drawn] == [
         *("DP0", "DP1", "DP2", "DP3", "DP36", "DP37", "DP38", "DP39")
     ]
+    assert {c.line for c in t.of("usage") if c.kind == "value"} == {0, 1, 2, 3, 36, 37, 38, 39}
+    assert len({c.line for c in t.curves if c.kind == "value"}) == 40  # a reader can add the rest
     (both,) = [c for c in t.of("usage") if c.kind == "range"]
     assert (both.low[0], both.high[0]) == (0.0, 39 / 40)
 

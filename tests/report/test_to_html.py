@@ -258,7 +258,7 @@ def test_of_several_ranks_the_numbers_are_those_of_the_one_the_verdict_names() -
         samples.series(
             {
                 "kv_usage": lambda t, q=q: 0.84 if q else 0.13,
-                "running_req": lambda t, q=q: 28.0 if q else 4.0,
+                "running_req": lambda t, q=q: 28.0 + t % 20 / 10 - 1 if q else 4.0,
                 "queue_req": lambda t, q=q: q,
                 "gen_throughput": lambda t: 500.0,
             },
@@ -277,8 +277,8 @@ def test_of_several_ranks_the_numbers_are_those_of_the_one_the_verdict_names() -
     assert timeline
     assert cloud
     said = facts.timeline_caption(report, timeline)
-    assert said.startswith("On DP1 TP2, KV usage was 0.84")
-    assert set(cloud.x) == {28.0}
+    assert said.startswith("On DP1 TP2, KV usage was typically 0.84")
+    assert min(cloud.x) > 26  # not the 4 of the other ranks
     assert "DP1 TP2 alone" in facts.phase_caption(report, cloud)
     # The rank of the primary finding goes before the one with the longest queue.
     named = replace(report, findings=samples.dp8().findings)
@@ -334,7 +334,7 @@ def test_waiting_outside_the_queue_is_waiting() -> None:
     timeline = charts.timeline(report)
     assert timeline
     said = facts.timeline_caption(report, timeline)
-    assert "64 requests waited for preallocation in the median bin" in said
+    assert "typically 64 requests waited for preallocation" in said
     assert "no request waited" not in said
     names = [k.name for k in facts.key_numbers(report)]
     assert "in preallocation queue" in names

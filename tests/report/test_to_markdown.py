@@ -8,6 +8,7 @@ import samples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loganalyze.model import Severity, Unreadable
 from loganalyze.report import to_markdown
 
 SPAN = re.compile(r"(?<!\\)`[^`]*`")
@@ -90,3 +91,29 @@ def test_prose(text: str, said: str) -> None:
 
 def test_code_breaks_macros_and_mentions_of_jira() -> None:
     assert to_markdown.code("{code}x [~user] `y` | z") == "`{\u200bcode}x [\u200b~user] 'y' ¦ z`"
+
+
+def test_the_longest_block_stays_under_60_lines_and_keeps_its_foot() -> None:
+    report = samples.founding()
+    one = replace(
+        report.findings[0],
+        explained_by=None,
+        episodes=report.findings[0].episodes * 2,
+        actions=report.findings[0].actions * 3,
+        evidence=[
+            replace(report.findings[0].evidence[0], line_no=i, quote=f"line {i}") for i in range(9)
+        ],
+        competing="something else",
+    )
+    many = [replace(one, code=f"KV{i:03}", severity=Severity.CRITICAL) for i in range(20)]
+    full = replace(
+        report,
+        findings=many,
+        sources=report.sources * 9,
+        sessions=report.sessions * 9,
+        unreadable=[Unreadable("x", "y")] * 9,
+    )
+    lines = to_markdown.render(full).splitlines()
+    assert len(lines) == 59
+    assert "- more in the HTML and JSON forms" in lines
+    assert lines[-1].startswith("Made by loganalyze")

@@ -31,12 +31,12 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const alpha = (hex, a) => `${hex}${Math.round(a * 255).toString(16).padStart(2, '0')}`;
   const narrow = () => main.clientWidth < 600;
-  const hidden = new Set();
+  const hidden = new Set(figures.lines.flatMap((line, i) => (line.shown ? [] : [i])));
   const whole = () => [at(figures.range[0]), at(figures.range[1])];
   let range = null;
 
   // Curves as Plotly wants them: gaps become nulls, bands become closed outlines.
-    const unfold = (c) => {
+  const unfold = (c) => {
     const list = (i) => figures.lists[i];
     let row = 0;
     const rows = list(c.rows).map((d) => (row += d));
@@ -142,6 +142,7 @@
         range: range || whole(), showspikes: true, spikemode: 'across',
         spikethickness: 1, spikecolor: color('dim'), spikedash: 'dot', spikesnap: 'cursor', nticks: small ? 5 : 9, ticks: 'outside', ticklen: 6, tickcolor: 'rgba(0,0,0,0)',
         rangeslider: { thickness: slider / inner, autorange: false, range: whole(), bgcolor: color('surface'), bordercolor: color('line'), borderwidth: 1 },
+        tickformatstops: figures.byTime ? [{ dtickrange: [null, 60_000], value: '%H:%M:%S\n%Y-%m-%d' }, { dtickrange: [60_000, 86_400_000], value: '%H:%M\n%Y-%m-%d' }, { dtickrange: [86_400_000, null], value: '%Y-%m-%d' }] : [],
         hoverformat: figures.byTime ? '%Y-%m-%d %H:%M:%S' : ',d',
       },
       yaxis: {
@@ -164,7 +165,7 @@
       out.xaxis.rangeslider[name] = i ? off : { rangemode: 'fixed', range: [0, p.top * 1.02] };
       out.annotations.push({
         text: text(p.unit && p.unit !== 'fraction' ? `${p.title}, ${p.unit}` : p.title), showarrow: false,
-        xref: 'paper', yref: 'paper', x: 0, y: share(top), xanchor: 'left', yanchor: 'bottom', font: { size: 12, weight: 600 },
+        xref: 'paper', yref: 'paper', x: 0, y: share(top), xanchor: 'left', yanchor: 'bottom', font: { size: small ? 11 : 12, weight: 600 },
       });
     });
     for (const r of figures.references) {
@@ -253,7 +254,7 @@
     const legend = document.getElementById('legend');
     [...(legend ? legend.children : [])].forEach((item, i) => {
       const button = element('button', { type: 'button' }, ...item.childNodes);
-      button.setAttribute('aria-pressed', 'true');
+      button.setAttribute('aria-pressed', String(!hidden.has(i)));
       button.onclick = () => {
         if (hidden.has(i)) hidden.delete(i); else hidden.add(i);
         button.setAttribute('aria-pressed', String(!hidden.has(i)));
