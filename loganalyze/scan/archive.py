@@ -7,9 +7,9 @@ what comes back is entered into the state (see state.py) every now and then.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loganalyze import __version__
 from loganalyze.errors import InputError, LogAnalyzeError
-from loganalyze.scan import inputs, local
+from loganalyze.scan import inputs, local, rotation
 from loganalyze.scan.inputs import Input
 from loganalyze.scan.state import Change, Known, Run, State, part_path
 
@@ -197,8 +197,9 @@ class _Scan:
         analyse: list[_Planned] = []
         later: list[_Planned] = []
         first: set[str] = set()
-        for found in inputs.find(self._paths, str(self._state.out)):
-            self._sum.inputs += 1
+        all_found = list(inputs.find(self._paths, str(self._state.out)))
+        for found in rotation.joined(all_found, self._present):
+            self._sum.inputs += max(1, len(found.parts))
             planned = self._planned(found)
             if planned is None:
                 continue
@@ -211,27 +212,29 @@ class _Scan:
                 analyse.append(planned)
         return compare, analyse, later
 
+    def _present(self, name: str) -> Known | None:
+        """Return what is known of an input under the settings of this scan."""
+        known = self._state.known(name)
+        return known if known and known.settings == self._settings else None
+
     def _planned(self, found: Input) -> _Planned | None:
         """Return what is to be done about an input; None where nothing is."""
-        known = self._state.known(found.name)
-        if known and known.settings != self._settings:
-            known = None
+        known = self._present(found.name)
         planned = _Planned(found)
         if found.error:
             self._fails(planned, known, found.error, found.hint)
             return None
-        if not inputs.is_url(found.name):
-            try:
-                planned.fingerprint = inputs.fingerprint(found.name, max(0, found.size))
-            except InputError as error:
-                reason = error.message.removeprefix(f"{found.name}: ")
-                self._fails(planned, known, reason, error.hint)
-                return None
+        try:
+            planned.fingerprint = inputs.print_of(found)
+        except InputError as error:
+            reason = error.message.removeprefix(f"{found.name}: ")
+            self._fails(planned, known, reason, error.hint)
+            return None
         if known and self._may_be_same(found, planned.fingerprint, known):
             if known.stamp and known.stamp == found.stamp:
                 self._unchanged(known)
                 return None
-            if known.sha256:
+            if known.sha256 and known.status != "part":
                 planned.known = known.sha256
                 return planned
         if planned.fingerprint:
@@ -239,7 +242,8 @@ class _Scan:
             if origin and origin.name != found.name and origin.settings == self._settings:
                 planned.origin = origin
                 return planned
-        if known and known.status == "read" and planned.fingerprint:
+        is_file = planned.fingerprint and not found.parts
+        if known and known.status == "read" and is_file:
             planned.grown = found.size > known.size and (
                 inputs.fingerprint(found.name, known.size) == known.fingerprint
             )
@@ -251,18 +255,18 @@ class _Scan:
             return False
         if fingerprint != known.fingerprint:
             return False
-        if known.status == "copy":
+        if known.status in ("copy", "part"):
             origin = self._state.known(known.copy_of or "")
             return origin is not None and origin.sha256 == known.sha256
         return True
 
     def _unchanged(self, known: Known) -> None:
-        self._sum.unchanged += 1
+        self._sum.unchanged += _files(known)
         if known.status == "unreadable":
             self._sum.unreadable += 1
         elif known.status == "other":
             self._sum.other += 1
-        elif known.status == "copy":
+        elif known.status in ("copy", "part"):
             self._sum.copies += 1
         for run in self._state.runs_of(known.name):
             self._told(run.row, "unchanged")
@@ -299,14 +303,16 @@ class _Scan:
         for done, origin in same:
             name = done.task.found.name
             change.dropped.append(name)
+            files = done.task.found.files
             if origin.name in gone or _still_there(origin):
-                self._sum.copies += 1
+                self._sum.copies += files
                 change.inputs.append(self._known(done, "copy", copy_of=origin.name))
                 continue
-            self._sum.moved += 1
+            self._sum.moved += files
             gone.add(origin.name)
-            change.dropped.append(origin.name)
+            change.dropped += [origin.name, *self._state.copies(origin.name, "part")]
             change.inputs.append(self._known(done, "read"))
+            change.inputs += self._parts(done)
             moved += [(run, name) for run in self._state.runs_of(origin.name)]
         renamed = {o.name: d.task.found.name for d, o in same if o.name in gone}
         change.inputs = [
@@ -333,7 +339,7 @@ class _Scan:
 
         names: dict[str, tuple[str, str]] = {}
         for run, name in moved:
-            log = name + run.row["log"].removeprefix(run.input)
+            log = inputs.shown(name) + run.row["log"].removeprefix(inputs.shown(run.input))
             names[run.run] = work.run_id(log), log
         tables: dict[str, list[pl.DataFrame]] = {}
         for table in dataset.TABLES:
@@ -371,11 +377,11 @@ class _Scan:
     def _orphans(self) -> list[_Planned]:
         """Return copies of contents that this scan has replaced: they count for themselves."""
         return [
-            _Planned(inputs.file(known.name), known.fingerprint)
+            _Planned(found, known.fingerprint)
             for known in self._state.inputs("copy")
             if (origin := self._state.known(known.copy_of or "")) is None
             or origin.sha256 != known.sha256
-            if os.path.isfile(known.name)
+            if not (found := _again(known)).error
         ]
 
     def _analyse(self, planned: list[_Planned]) -> None:
@@ -391,7 +397,7 @@ class _Scan:
             self._results.append(group)
             self._size += sum(map(len, group.tables.values()))
             self._size += sum(len(page or b"") for d in group.done for page in d.runs.values())
-            self._sum.files_done += len(group.done)
+            self._sum.files_done += sum(d.task.found.files for d in group.done)
             waited = time.monotonic() - self._entered
             if self._size > _ENTER_BYTES or waited > max(
                 _ENTER_S, _ENTER_FRAC * self._sum.seconds
@@ -418,7 +424,7 @@ class _Scan:
             options.redact,
         )
         total = sum(max(0, p.found.size) for p in planned)
-        self._sum.files_total += len(planned)
+        self._sum.files_total += sum(p.found.files for p in planned)
         self._sum.bytes_total += total
         engine: local.Pool | Cluster
         if options.engine == "ray":
@@ -492,21 +498,30 @@ class _Scan:
         self, done: Done, change: Change, rows: Mapping[str, Any], ways: dict[str, str]
     ) -> None:
         """Add what became of one input to a change."""
-        name = done.task.found.name
+        found = done.task.found
+        name = found.name
         if done.status == "same":  # of the same contents, though its stamp says otherwise
-            self._sum.unchanged += 1
+            self._sum.unchanged += found.files
             known = self._state.known(name)
             status = known.status if known else "read"
             change.inputs.append(
                 self._known(done, status, copy_of=known.copy_of if known else None)
             )
+            change.inputs += self._parts(done)
             for run in self._state.runs_of(name):
                 self._told(run.row, "unchanged")
             return
         way = "grown" if done.task.tail and done.status == "read" else done.status
-        setattr(self._sum, way, getattr(self._sum, way) + 1)
-        change.dropped.append(name)
+        setattr(self._sum, way, getattr(self._sum, way) + found.files)
+        change.dropped += [name, *self._state.copies(name, "part")]
+        for part in [name, *(part.name for part in found.parts)]:
+            known = self._state.known(part)
+            change.dropped.append(part)
+            if known and known.status == "part" and known.copy_of != name:
+                whole = known.copy_of or ""  # which is no more what it was
+                change.dropped += [whole, *self._state.copies(whole, "part")]
         change.inputs.append(self._known(done, done.status))
+        change.inputs += self._parts(done)
         if done.tail:
             change.tails.append((name, json.dumps(done.tail[0]), done.tail[1]))
         for run_id, page in done.runs.items():
@@ -531,7 +546,29 @@ class _Scan:
             copy_of,
             done.reason or None,
             done.hint or None,
+            json.dumps([part.name for part in found.parts]) if found.parts else None,
         )
+
+    def _parts(self, done: Done) -> list[Known]:
+        """Return the parts of a rotated log, so that one that is scanned alone is known."""
+        found, known = done.task.found, []
+        if done.again or done.status not in ("read", "same"):
+            return []
+        for part in found.parts:
+            with contextlib.suppress(InputError):  # it may be gone by now
+                known.append(
+                    Known(
+                        part.name,
+                        part.size,
+                        part.stamp,
+                        inputs.print_of(part),
+                        done.sha256,
+                        "part",
+                        self._settings,
+                        found.name,
+                    )
+                )
+        return [part for part in known if part.name != found.name]
 
     def _commit(self, change: Change, tables: Mapping[str, list[pl.DataFrame]]) -> None:
         """Enter a change: rows that it replaces leave their parts, new rows make a new part."""
@@ -632,15 +669,26 @@ def _grouped(
         yield group
 
 
+def _again(known: Known) -> Input:
+    """Return a known input as it is now."""
+    if known.parts is None:
+        return inputs.file(known.name)
+    parts = [inputs.file(name) for name in json.loads(known.parts)]
+    error = next((part.error for part in parts if part.error), "")
+    return inputs.joined(known.name, parts)._replace(error=error)
+
+
 def _still_there(known: Known) -> bool:
     """Tell whether an input still has its contents."""
+    found = _again(known)
     try:
-        return (
-            os.path.getsize(known.name) == known.size
-            and inputs.fingerprint(known.name, known.size) == known.fingerprint
-        )
-    except (OSError, LogAnalyzeError):
+        return found.size == known.size and inputs.print_of(found) == known.fingerprint
+    except LogAnalyzeError:
         return False
+
+
+def _files(known: Known) -> int:
+    return 1 if known.parts is None else len(json.loads(known.parts))
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

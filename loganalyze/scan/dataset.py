@@ -16,6 +16,7 @@ import polars as pl
 
 from loganalyze import derive, schema
 from loganalyze.model import Finding, Report, SessionData, Severity
+from loganalyze.scan import inputs
 from loganalyze.schema import Column
 
 SCHEMA_VERSION = 1
@@ -27,7 +28,13 @@ _TIME = pl.Datetime("ms")
 
 RUNS = (
     _RUN,
-    Column("log", pl.String, "", "Name of the log; `archive!member` within an archive."),
+    Column(
+        "log",
+        pl.String,
+        "",
+        "Name of the log; `archive!member` within an archive; of a rotated log that of its newest "
+        "file. Bytes that are not UTF-8 stand as `\\xNN`, signatures of addresses are left out.",
+    ),
     Column("host", pl.String, "", "Host: by --host, or by the wrapper, or the log's folder."),
     Column("model", pl.String, "", "Served model; null where no start-up line names it."),
     Column("release_first", pl.String, "", "Oldest release that prints these lines."),
@@ -58,8 +65,8 @@ RUNS = (
     Column("lines", pl.Int64, "", "Lines of the log."),
     Column("lines_batch", pl.Int64, "", "Statistics lines among them."),
     Column("lines_unrecognised", pl.Int64, "", "Lines that looked like statistics, unread."),
-    Column("size_bytes", pl.Int64, "bytes", "Size as stored."),
-    Column("sha256", pl.String, "", "Hash of the log as stored."),
+    Column("size_bytes", pl.Int64, "bytes", "Size as stored, of all its files."),
+    Column("sha256", pl.String, "", "Hash of the log as stored; of several files that of theirs."),
     Column("kind", pl.String, "", "file, gzip, tar member, ..."),
     Column("tz", pl.String, "", "Zone of a wrapper's clock; null where none is named."),
     Column("notes", pl.String, "", "What limits the analysis, such as a damaged end."),
@@ -67,6 +74,7 @@ RUNS = (
     Column("hint", pl.String, "", "What to do about `error`."),
     Column("report", pl.String, "", "Its page, relative to the output folder; null without."),
     Column("tool_version", pl.String, "", "The loganalyze that analysed it."),
+    Column("files", pl.Int32, "", "Files that the log consists of: several if it was rotated."),
 )
 
 FINDINGS = (
@@ -83,12 +91,18 @@ FINDINGS = (
     Column("end", _TIME, "", "End of the last episode."),
     Column("duration_s", pl.Float64, "s", "Time within its episodes, overlaps counted once."),
     Column("episodes", pl.Int32, "", "Number of episodes."),
-    Column("first_line", pl.Int64, "", "First line of its episodes."),
-    Column("last_line", pl.Int64, "", "Last line of its episodes."),
+    Column("first_line", pl.Int64, "", "First line of its episodes, in `source`."),
+    Column("last_line", pl.Int64, "", "Last line of its episodes, in `source`."),
     Column("action", pl.String, "", "The first thing to do."),
     Column("flag", pl.String, "", "Server flag of that action, if it is one."),
     Column("present", pl.String, "", "Its present value, as text."),
     Column("proposed", pl.String, "", "Its proposed value, as text."),
+    Column(
+        "source",
+        pl.String,
+        "",
+        "File that holds its lines; null (as the lines are) if they are in several.",
+    ),
 )
 
 EPISODES = (
@@ -102,6 +116,7 @@ EPISODES = (
     Column("duration_s", pl.Float64, "s", "0 where the log has no stamps."),
     Column("first_line", pl.Int64, "", "First line."),
     Column("last_line", pl.Int64, "", "Last line."),
+    Column("source", pl.String, "", "File that holds the first line."),
 )
 
 #: Values of a series: (batch column, what is kept, phase or None for both).
@@ -220,8 +235,7 @@ def describe() -> str:
 def _run(
     run: str, log: str, host: str | None, report: Report, split: Sequence[SessionData]
 ) -> dict[str, Any]:
-    source = report.sources[0]
-    sessions = report.sessions
+    sources, sessions = report.sources, report.sessions
     start, end = derive.time_span(*(d.batch for d in split), *(d.event for d in split))
     duration = (end - start).total_seconds() if start and end else None
     problems = [f for f in report.findings if f.severity >= Severity.WARNING]
@@ -263,13 +277,16 @@ def _run(
         "peak_kv_usage": _peak(split, "kv_usage"),
         "peak_queue_req": _peak(split, "queue_req"),
         "peak_running_req": _peak(split, "running_req"),
-        "lines": source.lines,
+        "files": len(sources),
+        "lines": sum(source.lines for source in sources),
         "lines_batch": report.coverage.lines_batch,
         "lines_unrecognised": report.coverage.lines_unrecognised,
-        "size_bytes": source.size_bytes,
-        "sha256": source.sha256,
-        "kind": source.kind,
-        "tz": source.tz,
+        "size_bytes": sum(source.size_bytes for source in sources),
+        "sha256": sources[0].sha256
+        if len(sources) == 1
+        else inputs.digest(source.sha256 for source in sources),
+        "kind": ", ".join(dict.fromkeys(source.kind for source in sources)),
+        "tz": next((source.tz for source in sources if source.tz), None),
         "notes": "; ".join(report.coverage.notes) or None,
         "tool_version": report.tool_version,
     }
@@ -290,6 +307,8 @@ def _finding(run: str, f: Finding, report: Report) -> dict[str, Any]:
     starts = [e.start for e in f.episodes if e.start]
     ends = [e.end for e in f.episodes if e.end]
     action = f.actions[0] if f.actions else None
+    files = {e.source for e in f.episodes}
+    lines = f.episodes if len(files) == 1 else ()
     return {
         "run": run,
         "session": f.session,
@@ -304,12 +323,13 @@ def _finding(run: str, f: Finding, report: Report) -> dict[str, Any]:
         "end": max(ends, default=None),
         "duration_s": covered_s([f]),
         "episodes": len(f.episodes),
-        "first_line": min((e.first_line for e in f.episodes), default=None),
-        "last_line": max((e.last_line for e in f.episodes), default=None),
+        "first_line": min((e.first_line for e in lines), default=None),
+        "last_line": max((e.last_line for e in lines), default=None),
         "action": action.text if action else None,
         "flag": action.flag if action else None,
         "present": _text(action.present) if action else None,
         "proposed": _text(action.proposed) if action else None,
+        "source": files.pop() if len(files) == 1 else None,
     }
 
 
@@ -330,6 +350,7 @@ def _episodes(run: str, f: Finding) -> list[dict[str, Any]]:
             "duration_s": e.duration_s,
             "first_line": e.first_line,
             "last_line": e.last_line,
+            "source": e.source,
         }
         for e in f.episodes
     ]

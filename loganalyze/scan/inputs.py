@@ -20,13 +20,15 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from loganalyze.errors import InputError
 
 _HEAD, _PIECE, _PIECES, _TAIL = 1 << 14, 1 << 12, 8, 1 << 16
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 _PATTERN = re.compile(r"[*?\[]")
 
 #: Names of logs. In a folder, what is no text and has another name is not worth a word.
@@ -41,11 +43,14 @@ class Input(NamedTuple):
     """One file or object that may be a log, or an archive of logs.
 
     Attributes:
-        name: path or address.
-        size: bytes as stored; -1 where a server does not say.
+        name: path, or address without what gives access; of a rotated log that of its newest
+            part.
+        size: bytes as stored, of all parts.
         stamp: changes whenever the contents do; empty where nothing promises that.
         named: whether the user named it (a path or a pattern), not only its folder.
         error, hint: why it cannot be read; empty where nothing is known against it.
+        address: the address with what gives access; empty where the name has all.
+        parts: the files of a rotated log, oldest first; empty where it is one file.
     """
 
     name: str
@@ -54,6 +59,42 @@ class Input(NamedTuple):
     named: bool = True
     error: str = ""
     hint: str = ""
+    address: str = ""
+    parts: tuple[Input, ...] = ()
+
+    @property
+    def files(self) -> int:
+        """How many files it is."""
+        return max(1, len(self.parts))
+
+
+def shown(name: str) -> str:
+    r"""Return a name as text: bytes that are not UTF-8 as `\xNN`.
+
+    No two names give the same: where a name holds such letters itself, its backslashes count
+    twice.
+    """
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if text == name and not _ESCAPED.search(name):
+        return name
+    return os.fsencode(name.replace("\\", "\\\\")).decode("utf-8", "backslashreplace")
+
+
+def joined(name: str, parts: Sequence[Input]) -> Input:
+    """Return the parts of a rotated log, oldest first, as one input."""
+    stamps = [part.stamp for part in parts]
+    return Input(
+        name,
+        sum(part.size for part in parts),
+        digest(f"{part.name}\0{part.stamp}" for part in parts) if all(stamps) else "",
+        any(part.named for part in parts),
+        parts=tuple(parts),
+    )
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Return the SHA-256 of texts in their order."""
+    return hashlib.sha256("\n".join(texts).encode(errors="surrogateescape")).hexdigest()
 
 
 def is_url(name: str) -> bool:
@@ -108,25 +149,42 @@ def _one(path: str, out: str) -> Iterator[Input]:
 
 
 def _walk(folder: str, out: str) -> Iterator[Input]:
+    """Yield the files below a folder; linked folders after all others, each folder once."""
     failed: list[OSError] = []
-    for root, folders, names in os.walk(folder, onerror=failed.append):
-        folders[:] = sorted(
-            f
-            for f in folders
-            if not f.startswith(".") and os.path.realpath(os.path.join(root, f)) != out
-        )
-        for name in sorted(names):
-            path = os.path.join(root, name)
-            if not name.startswith(".") and os.path.realpath(root) != out:
-                found = file(path, named=False)
-                if found.error or found.size > 0:
-                    yield found
+    seen: set[tuple[int, int]] = set()
+    links = deque([folder])
+    while links:
+        for root, folders, names in os.walk(links.popleft(), onerror=failed.append):
+            if not _first_visit(root, seen) or os.path.realpath(root) == out:
+                folders.clear()
+                continue
+            own = [f for f in sorted(folders) if not f.startswith(".")]
+            links += [p for f in own if os.path.islink(p := os.path.join(root, f))]
+            folders[:] = [f for f in own if not os.path.islink(os.path.join(root, f))]
+            for name in sorted(names):
+                if not name.startswith("."):
+                    found = file(os.path.join(root, name), named=False)
+                    if found.error or found.size > 0:
+                        yield found
     for error in failed:
         yield Input(
             str(error.filename),
             error=f"the folder cannot be listed ({error.strerror})",
             hint="check its permissions",
         )
+
+
+def _first_visit(folder: str, seen: set[tuple[int, int]]) -> bool:
+    """Tell whether a folder is new, under whatever name; links may lead back to it."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False  # gone since it was listed
+    key = status.st_dev, status.st_ino
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
 
 
 def file(path: str, *, named: bool = True) -> Input:
@@ -144,6 +202,19 @@ def file(path: str, *, named: bool = True) -> Input:
         return Input(path, 0, named=named, error="is not a file" if named else "")
     stamp = f"{status.st_mtime_ns}.{status.st_ctime_ns}.{status.st_dev}.{status.st_ino}"
     return Input(path, status.st_size, stamp, named)
+
+
+def print_of(found: Input) -> str:
+    """Return the fingerprint of an input; empty for objects.
+
+    Raises:
+        InputError: it cannot be read, or is shorter by now.
+    """
+    if is_url(found.name):
+        return ""
+    if found.parts:
+        return digest(fingerprint(part.name, max(0, part.size)) for part in found.parts)
+    return fingerprint(found.name, max(0, found.size))
 
 
 def fingerprint(path: str, size: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from loganalyze import __version__
 from loganalyze.report.index_to_html import Overview, Table
+from loganalyze.scan import inputs
 from loganalyze.scan.state import State
 
 #: Rows of the page: a browser sorts them at once, and the file stays under 3 MB.
@@ -30,7 +31,7 @@ def of(state: State) -> Overview:
     copies = defaultdict(list)
     for known in state.inputs("copy"):
         if known.copy_of in logs:
-            copies[logs[known.copy_of]].append(known.name)
+            copies[logs[known.copy_of]].append(inputs.shown(known.name))
     period = _period(rows)
     by: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
         ("host", lambda row: row["host"]),
@@ -46,7 +47,7 @@ def of(state: State) -> Overview:
         causes=[_cause(code, problems) for code in causes],
         tables=[t for t in tables if t],
         other=state.count("other"),
-        others=[(known.name, known.reason or "") for known in others],
+        others=[(inputs.shown(known.name), known.reason or "") for known in others],
         copies=copies,
         tool_version=__version__,
         written=datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),

@@ -4,6 +4,9 @@ An address names a store and what to read from it: `s3://bucket/logs/` (all belo
 `s3://bucket/logs/**/*.log` (a pattern), `s3://bucket/one.log`. Keys, regions and endpoints
 come from the environment, as each store's own tools take them (AWS_*, GOOGLE_*, AZURE_*).
 
+An http address may give access itself, by a signature in its query or by a user and password.
+Those are used and never kept: an input's name is the address without them (`public`).
+
 Why each object is fetched once, whole, to a temporary file (2026-11): a log is read for its
 records, then hashed, then quoted. Reading it three times over a network costs more than the
 file, and the file is gone when the log is done.
@@ -11,6 +14,7 @@ file, and the file is gone when the log is done.
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import re
 import tempfile
@@ -19,7 +23,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
+from loganalyze import redact
 from loganalyze.errors import InputError, UsageError
+from loganalyze.scan import inputs
 from loganalyze.scan.inputs import Input
 
 if TYPE_CHECKING:
@@ -29,15 +35,22 @@ if TYPE_CHECKING:
 _IN_MEMORY = 1 << 24
 _CHUNK = 1 << 22
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "adl", "http", "https")
+_WEB = ("http", "https")
+#: What marks a signed address, and what still names its object beside the path.
+_SIGNATURE = re.compile(r"(?i)(x-[a-z]+-)?signature|sig")
+_VERSIONS = ("versionid", "generation", "snapshot")
+#: A long value without a dot or a slash names no log.
+_OPAQUE = re.compile(r"[\w~+=%:-]{24,}")
 
 
 def find(address: str) -> Iterator[Input]:
     """Yield the objects that an address names; one with an error if there are none."""
-    scheme = urlsplit(address).scheme.lower()
+    scheme = address.partition("://")[0].lower()
     if scheme not in SCHEMES:
-        yield Input(address, error=f"{scheme}:// is no store that can be read", hint=_HINT)
+        error = f"{scheme}:// is no store that can be read"
+        yield Input(public(address), error=error, hint=_HINT)
         return
-    if scheme in ("http", "https"):
+    if scheme in _WEB:
         yield _head(address)
         return
     root, key = _split(address)
@@ -74,14 +87,24 @@ def _fits(path: str, pattern: str) -> bool:
 
 
 def _head(address: str) -> Input:
-    root, key = _split(address)
-    obstore = _obstore()
+    store, key = _opened(address)
+    obstore, name = _obstore(), public(address)
     try:
-        return _input(address, obstore.head(_store(root), key), named=True)
+        try:
+            meta = obstore.head(store, key)
+        except FileNotFoundError:
+            raise
+        except Exception:
+            if not _is_web(address):
+                raise
+            # A signature is for one method, and that is GET; the body is not fetched.
+            meta = obstore.get(store, key).meta
     except FileNotFoundError:
-        return Input(address, error="no such object", hint="check the address")
+        return Input(name, error="no such object", hint="check the address")
     except Exception as error:  # the store's own library decides what it raises
-        return Input(address, error=f"cannot be read ({reason(error)})", hint=_ACCESS)
+        return Input(name, error=f"cannot be read ({reason(error)})", hint=_ACCESS)
+    found = _input(name, meta, named=True)
+    return found if name == address else found._replace(address=address)
 
 
 def _input(address: str, meta: Any, *, named: bool) -> Input:  # noqa: ANN401 - obstore's
@@ -95,11 +118,11 @@ def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tup
     Raises:
         InputError: it cannot be fetched, or is not what was listed any more.
     """
-    root, key = _split(found.name)
+    store, key = _opened(found.address or found.name)
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
     size, obstore = 0, _obstore()
     try:
-        for chunk in obstore.get(_store(root), key).stream(min_chunk_size=_CHUNK):
+        for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
             file.write(chunk)
             size += len(chunk)
             if on_progress:
@@ -116,34 +139,93 @@ def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tup
     return cast("BinaryIO", file), size
 
 
+def ends(found: Input, size: int) -> tuple[bytes, bytes]:
+    """Return the first and the last `size` bytes of an object; nothing where it fails."""
+    store, key = _opened(found.address or found.name)
+    obstore, length = _obstore(), min(size, found.size)
+    try:
+        first = bytes(obstore.get_range(store, key, start=0, length=length))
+        last = bytes(obstore.get_range(store, key, start=found.size - length, length=length))
+    except Exception:  # it is read later, and says then what is wrong
+        return b"", b""
+    return first, last
+
+
+def public(address: str) -> str:
+    """Return an address without what gives access, as it may be shown and kept.
+
+    Of a signed address only what names the object is left, so it is the same input when it is
+    signed again. In other queries secrets are known by their names or by their look.
+    """
+    parts = urlsplit(address, allow_fragments=False)
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = host if user and (_is_web(address) or ":" in user) else parts.netloc
+    if not _is_web(address):  # a key may hold anything, also a question mark
+        return address.replace(parts.netloc, netloc, 1)
+    query = [tuple(pair.partition("=")[::2]) for pair in parts.query.split("&") if pair]
+    if any(_SIGNATURE.fullmatch(name) for name, _ in query):
+        query = [(name, value) for name, value in query if name.lower() in _VERSIONS]
+    said = "&".join(f"{name}={_public_value(name, value)}" for name, value in query)
+    path = parts.path.partition("#")[0]
+    return f"{parts.scheme}://{netloc}{path}" + (f"?{said}" if said else "")
+
+
+def _public_value(name: str, value: str) -> str:
+    if redact.args({name: unquote(value)})[1]:
+        return redact.REMOVED
+    if _OPAQUE.fullmatch(unquote(value)):  # its hash still tells one object from another
+        return f"[removed {inputs.digest([value])[:8]}]"
+    return value
+
+
 def reason(error: Exception) -> str:
     """Return what an error of a store says, without its source code and addresses."""
     text = str(error).split("\n\nDebug source:")[0]
     if code := re.search(r"<Code>([^<]*)</Code>.*?(?:<Message>([^<]*)</Message>|$)", text, re.S):
         return f"{code[1]}: {code[2] or ''}".strip(": ")[:200]
     text = re.sub(r"Error performing \w+ \S+ in [\d.]+[mµn]?s - ", "", text)
+    text = re.sub(r"(?i)\bhttps?://\S+", lambda url: public(url[0]), text)
     return text.splitlines()[0].strip(" :")[:200] if text else type(error).__name__
+
+
+def _is_web(address: str) -> bool:
+    return address.partition("://")[0].lower() in _WEB
 
 
 def _split(address: str) -> tuple[str, str]:
     """Return the root of a store (`s3://bucket`), and the key within it."""
-    parts = urlsplit(address, allow_fragments=False)
-    if parts.scheme in ("http", "https"):
-        path = parts.path.lstrip("/") + (f"?{parts.query}" if parts.query else "")
-    else:  # a key may hold anything, also a question mark
-        path = address.split("://", 1)[1].partition("/")[2]
-    if parts.scheme in ("http", "https"):
-        path = unquote(path)
-    return f"{parts.scheme}://{parts.netloc}", path
+    scheme, _, rest = address.partition("://")
+    root, _, key = rest.partition("/")
+    return f"{scheme}://{root}", key
+
+
+def _opened(address: str) -> tuple[Any, str]:
+    """Return a store, and the key of an object in it."""
+    if _is_web(address):
+        return _web(address), ""
+    root, key = _split(address)
+    return _store(root), key
 
 
 @lru_cache(maxsize=64)
 def _store(root: str) -> Any:  # noqa: ANN401 - obstore's
     from obstore.store import from_url
 
-    if root.startswith("http://"):
-        return from_url(f"{root}/", client_options={"allow_http": True})
     return from_url(f"{root}/")  # options would hide what the environment says
+
+
+@lru_cache(maxsize=64)
+def _web(address: str) -> Any:  # noqa: ANN401 - obstore's
+    """Return a store of one page: within a store a query would count as part of the name."""
+    from obstore.store import HTTPStore
+
+    parts = urlsplit(address)
+    options: dict[str, Any] = {"allow_http": True}
+    user, _, host = parts.netloc.rpartition("@")
+    if user:
+        packed = base64.b64encode(unquote(user).encode()).decode()
+        options["default_headers"] = {"Authorization": f"Basic {packed}"}
+    return HTTPStore.from_url(parts._replace(netloc=host).geturl(), client_options=options)
 
 
 def _obstore() -> ModuleType:

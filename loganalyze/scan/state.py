@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from loganalyze.errors import InputError, UsageError
 
 #: Raised when tables change; an OUT of another version is refused, never misread.
-VERSION = 1
+VERSION = 2
 #: Folders of OUT.
 STATE, REPORTS, DATASET = ".state", "reports", "dataset"
 
@@ -31,7 +31,8 @@ _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE inputs (
     name TEXT PRIMARY KEY, size INTEGER, stamp TEXT, fingerprint TEXT, sha256 TEXT,
-    status TEXT NOT NULL, settings TEXT NOT NULL, copy_of TEXT, reason TEXT, hint TEXT
+    status TEXT NOT NULL, settings TEXT NOT NULL, copy_of TEXT, reason TEXT, hint TEXT,
+    parts TEXT
 ) WITHOUT ROWID;
 CREATE INDEX by_fingerprint ON inputs (fingerprint);
 CREATE INDEX by_origin ON inputs (copy_of) WHERE copy_of IS NOT NULL;
@@ -50,8 +51,10 @@ CREATE TABLE moves (source TEXT, target TEXT NOT NULL);
 class Known(NamedTuple):
     """What the database holds about an input.
 
-    `status` is read (it has runs), unreadable, other (no log of SGLang), or copy (its
-    contents are those of `copy_of`, whose runs count).
+    `status` is read (it has runs), unreadable, other (no log of SGLang), copy (its contents
+    are those of `copy_of`, whose runs count), or part (of the rotated log `copy_of`). Of a copy
+    and a part `sha256` is that of `copy_of`. `parts` of a rotated log are the names of its
+    files, oldest first, as a JSON list.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Known(NamedTuple):
     copy_of: str | None = None
     reason: str | None = None
     hint: str | None = None
+    parts: str | None = None
 
 
 class Run(NamedTuple):
@@ -123,20 +127,20 @@ class State:
 
     def known(self, name: str) -> Known | None:
         """Return what is known of an input, by its name."""
-        row = self._db.execute("SELECT * FROM inputs WHERE name = ?", (name,)).fetchone()
-        return Known(*row) if row else None
+        rows = self._db.execute("SELECT * FROM inputs WHERE name = ?", (_kept(name),))
+        return next(map(_known, rows), None)
 
     def alike(self, fingerprint: str) -> Known | None:
         """Return an input with runs whose contents have this fingerprint."""
-        row = self._db.execute(
+        rows = self._db.execute(
             "SELECT * FROM inputs WHERE fingerprint = ? AND status = 'read' LIMIT 1",
             (fingerprint,),
-        ).fetchone()
-        return Known(*row) if row else None
+        )
+        return next(map(_known, rows), None)
 
     def runs_of(self, name: str) -> list[Run]:
         """Return the runs of an input."""
-        return list(self._runs("WHERE input = ? ORDER BY run", (name,)))
+        return list(self._runs("WHERE input = ? ORDER BY run", (_kept(name),)))
 
     def runs(self, limit: int = -1) -> Iterator[Run]:
         """Yield all runs, worst first."""
@@ -144,8 +148,8 @@ class State:
 
     def _runs(self, where: str, values: Sequence[object]) -> Iterator[Run]:
         for row in self._db.execute(f"SELECT * FROM runs {where}", values).fetchall():
-            *head, text = row
-            yield Run._make([*head, json.loads(text)])
+            run, name, *head, text = row
+            yield Run._make([run, os.fsdecode(name), *head, json.loads(text)])
 
     def unpaged(self, pages: str) -> set[str]:
         """Return the inputs with a run that should have a page and has none."""
@@ -153,30 +157,31 @@ class State:
             return set()
         wanted = "is_problem" if pages == "problems" else "is_problem IS NOT NULL"
         found = self._db.execute(f"SELECT input FROM runs WHERE page IS NULL AND {wanted}")
-        return {row[0] for row in found}
+        return {os.fsdecode(row[0]) for row in found}
 
     def inputs(self, status: str, limit: int = -1) -> list[Known]:
         """Return the inputs of a status, by name."""
         found = self._db.execute(
             "SELECT * FROM inputs WHERE status = ? ORDER BY name LIMIT ?", (status, limit)
         )
-        return [Known(*row) for row in found]
+        return [_known(row) for row in found]
 
     def count(self, status: str) -> int:
         """Return how many inputs have a status."""
         found = self._db.execute("SELECT count(*) FROM inputs WHERE status = ?", (status,))
         return int(found.fetchone()[0])
 
-    def copies(self, name: str) -> list[str]:
-        """Return the other names of an input's contents."""
+    def copies(self, name: str, status: str = "copy") -> list[str]:
+        """Return the other names of an input's contents; or those of its parts."""
         found = self._db.execute(
-            "SELECT name FROM inputs WHERE copy_of = ? ORDER BY name", (name,)
+            "SELECT name FROM inputs WHERE copy_of = ? AND status = ? ORDER BY name",
+            (_kept(name), status),
         )
-        return [row[0] for row in found]
+        return [os.fsdecode(row[0]) for row in found]
 
     def tail(self, name: str) -> tuple[dict[str, Any], bytes] | None:
         """Return from where a log can be read on: facts, and packed frames."""
-        found = self._db.execute("SELECT facts, frames FROM tails WHERE input = ?", (name,))
+        found = self._db.execute("SELECT facts, frames FROM tails WHERE input = ?", (_kept(name),))
         row = found.fetchone()
         return (json.loads(row[0]), row[1]) if row else None
 
@@ -192,7 +197,7 @@ class State:
         staged = self._stage(change.files)
         try:
             with self._transaction():
-                for name in change.dropped:
+                for name in map(_kept, change.dropped):
                     self._db.execute("DELETE FROM tails WHERE input = ?", (name,))
                     self._db.execute("DELETE FROM runs WHERE input = ?", (name,))
                     self._db.execute("DELETE FROM inputs WHERE name = ?", (name,))
@@ -211,7 +216,7 @@ class State:
         self._move()
 
     def _insert(self, table: str, rows: Iterable[Sequence[object]]) -> None:
-        rows = [tuple(row) for row in rows]
+        rows = [[_kept(v) if isinstance(v, str) else v for v in row] for row in rows]
         if rows:
             marks = ",".join("?" * len(rows[0]))
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
@@ -297,6 +302,19 @@ TABLES = ("runs", "findings", "episodes", "series")
 def part_path(table: str, part: int) -> str:
     """Return where a part of a table lies, within OUT."""
     return f"{DATASET}/{table}/part-{part:06d}.parquet"
+
+
+def _kept(text: str) -> str | bytes:
+    """Return text as SQLite takes it: a name that is not UTF-8 as its bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(text)
+    return text
+
+
+def _known(row: Sequence[Any]) -> Known:
+    return Known._make(os.fsdecode(v) if isinstance(v, bytes) else v for v in row)
 
 
 def _opened(path: Path, *, create: bool) -> sqlite3.Connection:

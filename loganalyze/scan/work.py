@@ -6,6 +6,7 @@ processes of this machine or of a cluster, and one that dies leaves nothing behi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -18,7 +19,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 
 import polars as pl
 
-from loganalyze import __version__, pipeline, plan, schema, sources
+from loganalyze import __version__, pipeline, plan, redact, schema, sources
 from loganalyze.errors import InputError, LogAnalyzeError
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample
@@ -117,7 +118,7 @@ def run_id(log: str) -> str:
 
     No host is in it: it names the run's page.
     """
-    name = re.split(r"[/\\!]", Redactor().name(log))[-1]
+    name = re.split(r"[/\\!]", Redactor().name(log.partition("?")[0]))[-1]
     short = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:48] or "log"
     return f"{short}-{hashlib.sha256(log.encode(errors='surrogateescape')).hexdigest()[:12]}"
 
@@ -150,23 +151,23 @@ def _one(
     tables: Mapping[str, list[pl.DataFrame]],
     on_progress: Callable[[int], None] | None,
 ) -> Done:
-    name = task.found.name
+    name = inputs.shown(task.found.name)
     again = False
     try:
         if task.same:
             return _compared(task, on_progress)
         return _Reading(task, settings, parser, on_progress).result(tables)
     except LogAnalyzeError as error:
-        reason, hint = error.message.removeprefix(f"{name}: "), error.hint
+        reason, hint = error.message.removeprefix(f"{task.found.name}: "), error.hint
         if not task.found.named and not inputs.looks_like_log(name):
             return Done(task, "other", task.found.size, reason=reason, hint=hint)
-        again = inputs.is_url(name)
+        again = inputs.is_url(name) or bool(task.found.parts)
     except OSError as error:
         reason, hint, again = f"cannot be read ({error.strerror or error})", "", True
     except MemoryError:
         reason, hint, again = "does not fit into memory", "give it more with --memory", True
     except Exception as error:  # a mistake of ours must not stop a night's work
-        reason = f"internal error: {type(error).__name__}: {error}"[:300]
+        reason = redact.text(f"internal error: {type(error).__name__}: {error}")[:300]
         hint = f"`loganalyze check {name}` shows it; report it, please"
     done, row = failed(task, reason, hint, again=again)
     tables["runs"].append(row)
@@ -175,7 +176,8 @@ def _one(
 
 def failed(task: Task, reason: str, hint: str, *, again: bool) -> tuple[Done, pl.DataFrame]:
     """Return the result of an input that could not be analysed, and its row of `runs`."""
-    name, size = task.found.name, task.found.size
+    name, size = inputs.shown(task.found.name), task.found.size
+    reason, hint = inputs.shown(reason), inputs.shown(hint)
     run = run_id(name)
     row = dataset.failed_row(run, name, size, reason, hint, __version__)
     return Done(
@@ -184,17 +186,24 @@ def failed(task: Task, reason: str, hint: str, *, again: bool) -> tuple[Done, pl
 
 
 def _compared(task: Task, on_progress: Callable[[int], None] | None) -> Done:
-    sha256, _, size = _hashed(task.found.name)
+    sha256, _, size = _hashed(task.found)
     if on_progress:
         on_progress(size)
     return Done(task, "same" if sha256 == task.same else "different", size, sha256)
 
 
-def _hashed(path: str, at: int = 0) -> tuple[str, str, int]:
-    """Return a file's SHA-256, that of its first `at` bytes, and its size."""
-    with open(path, "rb", buffering=0) as file:
-        start, whole, size = inputs.hashes(cast("BinaryIO", file), at)
-    return whole, start, size
+def _hashed(found: Input, at: int = 0) -> tuple[str, str, int]:
+    """Return a file's SHA-256, that of its first `at` bytes, and its size.
+
+    That of a rotated log is made from those of its parts, so that it does not depend on their
+    names.
+    """
+    if found.parts:
+        whole, _, sizes = zip(*map(_hashed, found.parts), strict=True)
+        return inputs.digest(whole), "", sum(sizes)
+    with open(found.name, "rb", buffering=0) as file:
+        start, digest, size = inputs.hashes(cast("BinaryIO", file), at)
+        return digest, start, size
 
 
 class _Reading:
@@ -208,6 +217,7 @@ class _Reading:
         on_progress: Callable[[int], None] | None,
     ) -> None:
         self._task, self._settings = task, settings
+        self._log = inputs.shown(task.found.name)
         self._parser, self._on_progress = parser, on_progress
         self._done = Done(task, "read", task.found.size, fingerprint=task.fingerprint)
         self._rows: dict[str, list[pl.DataFrame]] = {name: [] for name in dataset.TABLES}
@@ -215,66 +225,78 @@ class _Reading:
     def result(self, tables: Mapping[str, list[pl.DataFrame]]) -> Done:
         """Analyse; add the rows to the tables once all is well."""
         found, done = self._task.found, self._done
-        if inputs.is_url(found.name):
-            self._object()
-        else:
-            self._file()
-            if done.size != found.size:  # it was written to since it was found
-                done.fingerprint = inputs.fingerprint(found.name, done.size)
+        with contextlib.ExitStack() as held:
+            opened = self._objects(held) if inputs.is_url(found.name) else self._files()
+            if opened:
+                self._every(opened)
         for name, rows in self._rows.items():
             tables[name].extend(rows)
+        if done.fingerprint and done.size != found.size and not found.parts:
+            # It was written to since it was found.
+            done.fingerprint = inputs.fingerprint(found.name, done.size)
         return done
 
-    def _object(self) -> None:
-        """Fetch an object, and read it if it is not the same as before."""
+    def _objects(self, held: contextlib.ExitStack) -> list[Source]:
+        """Fetch an object, or every part of one; nothing if it is the same as before."""
         from loganalyze.scan import remote
 
-        done, name = self._done, self._task.found.name
-        file, done.size = remote.fetch(self._task.found)
-        with file:
-            _, done.sha256, _ = inputs.hashes(file, 0)
-            if self._task.known == done.sha256:
-                done.status = "same"
-                return
-            if not done.size:
-                raise InputError("is empty")
+        found, done = self._task.found, self._done
+        fetched: list[tuple[Input, BinaryIO, int]] = []
+        hashes = []
+        for part in found.parts or (found,):
+            file, size = remote.fetch(part)
+            held.enter_context(file)
+            hashes.append(inputs.hashes(file, 0)[1])
+            fetched.append((part, file, size))
+        done.size = sum(size for _, _, size in fetched)
+        done.sha256 = inputs.digest(hashes) if found.parts else hashes[0]
+        if self._task.known == done.sha256:
+            done.status = "same"
+            return []
+        if not done.size:
+            raise InputError("is empty")
+        return [source for each in fetched for source in _sources_of(*each)]
 
-            def opened() -> IO[bytes]:
-                return cast("IO[bytes]", _Stretch(file, 0, done.size, owned=False))
-
-            self._every(sources._open_stored(name, opened, "file", done.size))
-
-    def _file(self) -> None:
-        """Read a file: not at all if it is the same, from its old end if it grew."""
-        task, done, name = self._task, self._done, self._task.found.name
-        opened = sources.open_sources([name])
+    def _files(self) -> list[Source]:
+        """Open a file, or every part of one; nothing if it is the same, or read from its end."""
+        task, done, found = self._task, self._done, self._task.found
+        opened = sources.open_sources([part.name for part in found.parts or (found,)])
         if task.known or task.tail:
-            done.sha256, start, done.size = _hashed(name, task.tail[0]["size"] if task.tail else 0)
+            done.sha256, start, done.size = _hashed(
+                found, task.tail[0]["size"] if task.tail else 0
+            )
             if done.sha256 == task.known:
                 done.status = "same"
-                return
+                return []
             if task.tail and start == task.tail[0]["sha256"]:
                 self._grown(opened[0], *task.tail)
-                return
-        if opened[0].name != name:
-            done.sha256, _, done.size = _hashed(name)
-        self._every(opened)
+                return []
+        if found.parts or opened[0].name != found.name:
+            done.sha256, _, done.size = _hashed(found)
+        return opened
 
     def _every(self, opened: Sequence[Source]) -> None:
         """Read each log of an input; in an archive those without an SGLang line are no logs."""
+        logs: dict[str, list[Source]] = {}
         for source in opened:
+            group = self._log if self._task.found.parts else inputs.shown(source.group)
+            source.name, source.group = inputs.shown(source.name), group
+            logs.setdefault(group, []).append(source)
+        for name, parts in logs.items():
             store, held = Store(), _Held()
-            if self._read(source, store, held):
-                coverage = self._parser.coverage(source)
-                self._judge(source, store, held, coverage)
-                if source.name == self._task.found.name:
-                    self._keep_tail(source, held, coverage)
+            # Every part is read: one without a line of the server is a part still.
+            if sum(self._read(source, store, held) for source in parts):
+                held.flush(store)
+                coverage = _sum([self._parser.coverage(source) for source in parts])
+                self._judge(name, parts, store, held, coverage)
+                if name == self._log and len(parts) == 1:
+                    self._keep_tail(parts[0], held, coverage)
         if self._done.runs:
             return
-        if len(opened) == 1:
+        if len(logs) == 1:
             if opened[0].notes:  # it may well be a log, but it could not be read
                 raise InputError(opened[0].notes[0])
-            reason = f"no SGLang line in {opened[0].lines:,} lines"
+            reason = f"no SGLang line in {sum(source.lines for source in opened):,} lines"
         else:
             reason = f"none of {len(opened)} files in it has an SGLang line"
         looks, hint = sources.guess(opened[0])
@@ -289,48 +311,52 @@ class _Reading:
         for chunk in self._parser.read(source, self._on_progress):
             any_record |= any(f.height for f in (chunk.batch, chunk.event, chunk.startup))
             held.take(source.numbered(chunk) if isinstance(source, _Rest) else chunk, store)
-        held.flush(store)
         return any_record
 
-    def _judge(self, source: Source, store: Store, held: _Held, coverage: Coverage) -> None:
+    def _judge(
+        self,
+        name: str,
+        parts: Sequence[Source],
+        store: Store,
+        held: _Held,
+        coverage: Coverage,
+    ) -> None:
         """Judge a log, and add its rows and its page."""
         done, settings = self._done, self._settings
-        kinds = sorted(coverage.by_kind.items(), key=lambda kind: (-kind[1], kind[0]))
-        coverage = replace(coverage, by_kind=dict(kinds))
         redactor = Redactor(keep=not settings.redact)
         report, split = pipeline.judge(
             store,
-            [source],
+            parts,
             coverage,
             overrides=settings.overrides,
             profile=settings.profile,
-            command=f"loganalyze report {source.name}",
+            command=f"loganalyze report {' '.join(source.name for source in parts)}",
             redactor=redactor,
         )
-        run = run_id(source.name)
+        run = run_id(name)
         page = None
         if settings.pages == "all" or (settings.pages == "problems" and report.is_problem):
             planned = replace(report, plan=plan.for_report(split, report.findings))
             page = to_html.render_still(redactor.report(planned)).encode()
-        if source.name == self._task.found.name:
+        if name == self._log and len(parts) == 1:
             done.sha256 = report.sources[0].sha256
-            if source.kind == "file":
-                done.size = source._stored
-        rows = dataset.rows_of(run, source.name, self._host(source, held.writers), report, split)
+            if parts[0].kind == "file":
+                done.size = parts[0]._stored
+        rows = dataset.rows_of(run, name, self._host(name, held.writers), report, split)
         if page:
             rows["runs"] = rows["runs"].with_columns(report=pl.lit(f"reports/{run}.html"))
-        for name, table in rows.items():
-            self._rows[name].append(table)
+        for table, found in rows.items():
+            self._rows[table].append(found)
         done.runs[run] = page
 
-    def _host(self, source: Source, writers: Collection[str | None]) -> str | None:
+    def _host(self, log: str, writers: Collection[str | None]) -> str | None:
         """Return the host: by the pattern, else by the wrapper, else the log's folder."""
         if self._settings.host:
-            match = re.search(self._settings.host, source.name)
+            match = re.search(self._settings.host, log)
             return (match[1] if match.re.groups else match[0]) if match else None
         if len(writers) == 1 and (writer := next(iter(writers))):
             return writer
-        archive, _, member = source.name.partition("!")
+        archive, _, member = log.partition("!")
         folders = [f for name in (archive, member) for f in re.split(r"[/\\]+", name)[:-1]]
         return folders[-1] or None if folders else None
 
@@ -338,21 +364,23 @@ class _Reading:
 
     def _grown(self, whole: Source, facts: Mapping[str, Any], frames: bytes) -> None:
         """Read a log on from where it ended, on top of what was kept of it."""
-        store = Store.resumed(_unpacked(facts, frames, whole.name))
-        done = self._done
-        source = _Rest(whole, facts["offset"], facts["line"], done.size, done.sha256)
+        done, path = self._done, whole.name
+        whole.name = whole.group = self._log
+        store = Store.resumed(_unpacked(facts, frames, self._log))
+        source = _Rest(whole, path, facts["offset"], facts["line"], done.size, done.sha256)
         source.tz = facts["tz"]
         held = _Held(facts["writers"])
         self._read(source, store, held)
+        held.flush(store)
         rest = source.covered(self._parser.coverage(source))
-        coverage = _sum(_coverage(facts["coverage"], whole.name), rest)
-        self._judge(source, store, held, coverage)
+        coverage = _sum([_coverage(facts["coverage"], self._log), rest])
+        self._judge(self._log, [source], store, held, coverage)
         self._keep_tail(source, held, coverage)
 
     def _keep_tail(self, source: Source, held: _Held, coverage: Coverage) -> None:
         """Keep what it takes to read a log on, if it may grow."""
         done, path = self._done, self._task.found.name
-        if source.kind != "file" or source.name != path or done.size < MAY_GROW_FROM:
+        if source.kind != "file" or done.size < MAY_GROW_FROM:
             return
         if inputs.is_url(path) or self._settings.now - os.stat(path).st_mtime > MAY_GROW_S:
             return
@@ -388,7 +416,7 @@ class _Reading:
     def _again(self, source: Source, offset: int) -> Coverage:
         """Return the coverage of the last lines, which will be read again."""
         parser = Parser()
-        rest = _Rest(source, offset, 1, self._done.size)
+        rest = _Rest(source, self._task.found.name, offset, 1, self._done.size)
         for _ in parser.read(rest):
             pass
         return parser.coverage(rest)
@@ -433,9 +461,11 @@ class _Held:
 class _Rest(Source):
     """The rest of a log from some line on; `shift` lines stand before it."""
 
-    def __init__(self, whole: Source, start: int, line: int, size: int, sha256: str = "") -> None:
+    def __init__(
+        self, whole: Source, path: str, start: int, line: int, size: int, sha256: str = ""
+    ) -> None:
         def opened() -> IO[bytes]:
-            file = open(whole.name, "rb", buffering=0)  # noqa: SIM115 - the stretch closes it
+            file = open(path, "rb", buffering=0)  # noqa: SIM115 - the stretch closes it
             return cast("IO[bytes]", _Stretch(cast("BinaryIO", file), start, size, owned=True))
 
         super().__init__(whole.name, opened, whole.kind, size)
@@ -507,6 +537,15 @@ class _Stretch(io.RawIOBase):
         super().close()
 
 
+def _sources_of(found: Input, file: BinaryIO, size: int) -> list[Source]:
+    """Return the logs in an object that has been fetched."""
+
+    def opened() -> IO[bytes]:
+        return cast("IO[bytes]", _Stretch(file, 0, size, owned=False))
+
+    return sources.order_sources(sources._open_stored(found.name, opened, "file", size))
+
+
 # -- packing ------------------------------------------------------------------------------
 
 
@@ -564,11 +603,14 @@ def _before(whole: Coverage, rest: Coverage, line: int) -> dict[str, Any]:
     }
 
 
-def _sum(first: Coverage, second: Coverage) -> Coverage:
-    kinds = Counter(first.by_kind) + Counter(second.by_kind)
+def _sum(parts: Sequence[Coverage]) -> Coverage:
+    """Return the coverage of several stretches of one log."""
+    kinds: Counter[str] = Counter()
+    for part in parts:
+        kinds.update(part.by_kind)
     return Coverage(
-        **{name: getattr(first, name) + getattr(second, name) for name in _COUNTS},
-        by_kind=dict(kinds),
-        samples=[*first.samples, *second.samples][:_SAMPLES],
-        notes=list(dict.fromkeys([*first.notes, *second.notes])),
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        by_kind=dict(sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))),
+        samples=[sample for part in parts for sample in part.samples][:_SAMPLES],
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )

@@ -1,5 +1,6 @@
 """Archives to scan: small logs with known causes, written line by line."""
 
+import gzip
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -68,3 +69,19 @@ def run():
         return done
 
     return run
+
+
+def rotated(folder, n=3, full=True):
+    """Cut one log into parts as logrotate leaves them, the oldest packed; return the text."""
+    text = log_text(full=full, lines=40 * n)
+    lines = text.splitlines(keepends=True)
+    size = -(-len(lines) // n)
+    pieces = ["".join(lines[k * size : (k + 1) * size]) for k in range(n)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for age, piece in enumerate(reversed(pieces)):
+        name = "server.log" + (f".{age}" if age else "")
+        if age == n - 1:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(piece.encode()))
+        else:
+            (folder / name).write_text(piece)
+    return text
