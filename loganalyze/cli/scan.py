@@ -66,7 +66,8 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> st
     "--memory",
     callback=_size,
     metavar="SIZE",
-    help="Memory for all processes, such as 4G; by default most of what is free.",
+    help="Memory for all processes of this machine, such as 4G: it is not exceeded, a log that "
+    "needs more is listed as not read. By default most of what is free.",
 )
 @click.option(
     "--host",

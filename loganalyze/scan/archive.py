@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from loganalyze import __version__
-from loganalyze.errors import InputError, LogAnalyzeError
+from loganalyze.errors import InputError, LogAnalyzeError, UsageError
 from loganalyze.scan import inputs, local, rotation
 from loganalyze.scan.inputs import Input
 from loganalyze.scan.state import Change, Known, Run, State, part_path
@@ -46,7 +46,7 @@ class Options:
     Attributes:
         pages: which runs get a page.
         jobs: processes; 0: one a core.
-        memory: bytes for all processes; 0: most of what is free.
+        memory: bytes for all processes, on this machine; 0: most of what is free.
         engine, address: where to run, and the cluster's address.
         host: pattern whose first group in a log's name is its host.
         overrides, profile, redact: as for `pipeline.analyze`.
@@ -123,9 +123,12 @@ def scan(
         page written, and `interrupted` is set.
 
     Raises:
-        UsageError: another scan writes to `out`, or it is not a scan's folder.
+        UsageError: another scan writes to `out`, it is not a scan's folder, or the memory is
+            too little for any log.
         InputError: nothing was found, or the disk is full; what was entered stays.
     """
+    if 0 < options.memory < local.LEAST_BYTES:
+        raise UsageError(f"--memory must be at least {local.LEAST_BYTES // 10**6}M")
     state = State(out)
     try:
         return _Scan(state, paths, options, on_run, on_tick).run()
@@ -443,7 +446,7 @@ class _Scan:
                 if self._on_tick:
                     self._on_tick(self._sum)
                 if result is not None:
-                    yield result.group or self._killed(result.tasks)
+                    yield result.group or self._killed(result.tasks, result.beyond)
         self._sum.bytes_done = before + total
 
     def _tasks(self, group: Iterable[_Planned]) -> list[Task]:
@@ -460,12 +463,15 @@ class _Scan:
             for p in group
         ]
 
-    def _killed(self, tasks: Iterable[Task]) -> Group:
+    def _killed(self, tasks: Iterable[Task], beyond: int) -> Group:
         """Return the result of inputs whose reading killed its process, twice."""
         from loganalyze.scan import work
 
         reason = "the process that read it died, twice"
         hint = "out of memory, perhaps: give it more, or fewer processes with --jobs"
+        if beyond:
+            reason = f"needs more memory than there is for one log ({beyond / 1e9:.1f} GB)"
+            hint = "give it more with --memory"
         results = [work.failed(task, reason, hint, again=True) for task in tasks]
         return work.Group([d for d, _ in results], work.packed({"runs": [r for _, r in results]}))
 

@@ -4,6 +4,9 @@ Processes are spawned, never forked: a fork of Polars' thread pool hangs. Each i
 next group before it is done with the present one, so that none waits while results are
 written. A process that dies takes nothing with it: what it was given is done by others, and
 the group it was at is tried alone, in halves, until the input that kills it is found.
+
+Memory is a promise: each process has a share, looks at its own use every 20 ms, and ends
+itself when that is beyond. Its group is then tried alone, with the shares of all.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -28,6 +32,14 @@ if TYPE_CHECKING:
 
 #: What a process needs at most, measured on logs of any size: see docs/cluster.md.
 WORKER_BYTES = 600_000_000
+#: What is left to the process that holds the state.
+OWN_BYTES = 300_000_000
+#: With less no log can be read.
+LEAST_BYTES = 2 * OWN_BYTES
+#: How often a process looks at its use, and how it ends when that is beyond its share.
+_LOOK_S, _BEYOND = 0.02, 77
+#: A process that has used this part of its share is replaced when it is done with a group.
+_WORN = 0.75
 #: Inputs of a group. An input takes some 0.1 s at least, handing over a group 5 ms; what is in
 #: a group that is killed has to be done again.
 GROUP = 8
@@ -38,15 +50,19 @@ Tasks = Sequence["Task"]
 
 
 class Result(NamedTuple):
-    """What became of a group: its result, or that it killed its process."""
+    """What became of a group: its result, or that it killed its process.
+
+    `beyond`: it did so by needing more than this many bytes; 0: nothing tells why.
+    """
 
     tasks: Tasks
     group: Group | None
+    beyond: int = 0
 
 
 def jobs_for(cores: int, memory: int, groups: int) -> int:
     """Return how many processes to run: one a core, as memory allows, none without work."""
-    return max(1, min(cores, memory // WORKER_BYTES, groups))
+    return max(1, min(cores, (memory - OWN_BYTES) // WORKER_BYTES, groups))
 
 
 def cores() -> int:
@@ -80,11 +96,12 @@ class Pool:
         Args:
             settings: for every process.
             jobs: how many processes.
-            memory: bytes for all of them; one that has used more than its share is replaced.
+            memory: bytes for all of them and for this one, `LEAST_BYTES` or more.
         """
         self._context = multiprocessing.get_context("spawn")
         self._counters: list[Any] = []
-        self._settings, self._jobs, self._share = settings, jobs, memory // jobs
+        self._settings, self._jobs = settings, jobs
+        self._memory = memory - OWN_BYTES
         self._threads = max(1, cores() // jobs)
         self._workers: list[_Worker] = []
 
@@ -92,10 +109,14 @@ class Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for worker in self._workers:
             worker.process.kill()
             worker.process.join()
             worker.pipe.close()
+        self._workers.clear()
 
     @property
     def read(self) -> int:
@@ -116,16 +137,15 @@ class Pool:
             if not busy:
                 if not suspects:
                     return
-                self._give(suspects.popleft())  # alone: whoever dies now is to blame
+                self._give_alone(suspects.popleft())  # whoever dies now is to blame
                 continue
             ready = wait([w.pipe for w in busy], timeout=0.2)
             if not ready:
                 yield None
             for worker in [w for w in busy if w.pipe in ready]:
-                alone = len(busy) == 1 and not more
-                yield from self._taken(worker, suspects, alone=alone)
+                yield from self._taken(worker, suspects)
 
-    def _taken(self, worker: _Worker, suspects: deque[Tasks], *, alone: bool) -> Iterator[Result]:
+    def _taken(self, worker: _Worker, suspects: deque[Tasks]) -> Iterator[Result]:
         """Take a result, or find out what the process died of."""
         try:
             group, leaves = worker.pipe.recv()
@@ -134,13 +154,14 @@ class Pool:
             tasks, *others = worker.given
             for other in others:
                 self._give(other)
-            if not alone:
+            if not worker.alone:
                 suspects.append(tasks)
             elif len(tasks) > 1:
                 half = len(tasks) // 2
                 suspects.extend([tasks[:half], tasks[half:]])
             else:
-                yield Result(tasks, None)
+                beyond = self._memory if worker.process.exitcode == _BEYOND else 0
+                yield Result(tasks, None, beyond)
             return
         tasks = worker.given.popleft()
         if leaves:
@@ -168,14 +189,22 @@ class Pool:
         with contextlib.suppress(OSError):  # dead already: its pipe will tell
             worker.pipe.send(tasks)
 
-    def _start(self) -> _Worker:
+    def _give_alone(self, tasks: Tasks) -> None:
+        """Give a group to a process that has the memory of all."""
+        if not (self._workers and self._workers[0].alone):
+            self._end()
+            self._start(alone=True)
+        self._give(tasks)
+
+    def _start(self, *, alone: bool = False) -> _Worker:
         ours, theirs = self._context.Pipe()
         counter = self._context.RawValue("q", 0)  # of one writer: needs no lock
         self._counters.append(counter)
         before = os.environ.get("POLARS_MAX_THREADS")
         os.environ["POLARS_MAX_THREADS"] = before or str(self._threads)
+        share = self._memory if alone else self._memory // self._jobs
         process = self._context.Process(
-            target=_work, args=(theirs, self._settings, counter, self._share), daemon=True
+            target=_work, args=(theirs, self._settings, counter, share), daemon=True
         )
         try:
             process.start()
@@ -183,14 +212,14 @@ class Pool:
             if before is None:
                 del os.environ["POLARS_MAX_THREADS"]
         theirs.close()
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, alone=alone)
         self._workers.append(worker)
         return worker
 
 
 class _Worker:
-    def __init__(self, process: BaseProcess, pipe: Connection[Any, Any]) -> None:
-        self.process, self.pipe = process, pipe
+    def __init__(self, process: BaseProcess, pipe: Connection[Any, Any], *, alone: bool) -> None:
+        self.process, self.pipe, self.alone = process, pipe, alone
         self.given: deque[Tasks] = deque()
 
 
@@ -200,6 +229,7 @@ def _work(pipe: Connection[Any, Any], settings: Settings, counter: Any, share: i
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     given: queue.SimpleQueue[Tasks] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
+    threading.Thread(target=_watch, args=(share,), daemon=True).start()
 
     from loganalyze.scan import work
 
@@ -208,7 +238,7 @@ def _work(pipe: Connection[Any, Any], settings: Settings, counter: Any, share: i
 
     while True:
         group = work.analyze(given.get(), settings, count)
-        leaves = _peak() > share
+        leaves = _peak() > _WORN * share
         pipe.send((group, leaves))
         if leaves:
             return
@@ -223,8 +253,19 @@ def _receive(pipe: Connection[Any, Any], given: queue.SimpleQueue[Tasks]) -> Non
             os._exit(0)
 
 
+def _watch(share: int) -> None:
+    """End this process when it has used more memory than its share."""
+    while _peak() <= share:
+        time.sleep(_LOOK_S)
+    os._exit(_BEYOND)
+
+
 def _peak() -> int:
     """Return the most memory that this process has used, in bytes; 0 where unknown."""
+    with contextlib.suppress(OSError, StopIteration):
+        # Not from getrusage: it counts what the parent had when this process was started.
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
     try:
         import resource
     except ImportError:

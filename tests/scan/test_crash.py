@@ -238,6 +238,39 @@ def test_an_input_that_kills_its_process_is_a_row(many, tmp_path, monkeypatch):
     assert "died" in row["error"]
 
 
+def hungry_work(pipe, settings, counter, share):
+    """Let logs of given names need so many megabytes."""
+    real, needs = work.analyze, dict(pair.split("=") for pair in settings.host.split())
+
+    def analyze(tasks, settings, on_progress=None):
+        for task in tasks:
+            held = bytearray(int(needs.get(os.path.basename(task.found.name), 0)) << 20)
+            held[::4096] = b"x" * len(held[::4096])  # pages count once they are written to
+            time.sleep(0.2 * bool(held))
+        return real(tasks, settings, on_progress)
+
+    work.analyze = analyze
+    local_work(pipe, settings._replace(host=None), counter, share)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_is_not_exceeded(many, tmp_path, monkeypatch):
+    # Two processes of 600 MB: 800 MB are too much for one, not for both; 2,000 MB are.
+    monkeypatch.setattr(local, "_work", hungry_work)
+    options = library.Options(
+        jobs=2, memory=1_500_000_000, host="run03.log=800 run04.log=2000", pages="none"
+    )
+    for log in sorted(many.iterdir())[6:]:
+        log.unlink()
+    done = library.scan([str(many)], str(tmp_path / "out"), options)
+    assert (done.read, done.unreadable) == (5, 1)
+    (row,) = whole(tmp_path / "out").filter(pl.col("error").is_not_null()).to_dicts()
+    assert os.path.basename(row["log"]) == "run04.log"
+    assert row["error"] == "needs more memory than there is for one log (1.2 GB)"
+    with pytest.raises(UsageError, match="at least 600M"):
+        library.scan([str(many)], str(tmp_path / "out"), library.Options(memory=10**8))
+
+
 def test_a_killed_worker_costs_nothing(many, tmp_path):
     settings = work.Settings({}, None, "none", None, time.time())
     tasks = [work.Task(inputs.file(str(p))) for p in sorted(many.iterdir())]

@@ -116,7 +116,7 @@ def test_run_ids_are_safe_as_file_names_and_differ():
 
 @pytest.mark.parametrize(
     ("cores", "memory", "groups", "jobs"),
-    [(8, 64 << 30, 100, 8), (8, 64 << 30, 3, 3), (8, 2_000_000_000, 100, 3), (8, 1, 100, 1)],
+    [(8, 64 << 30, 100, 8), (8, 64 << 30, 3, 3), (8, 2_100_000_000, 100, 3), (8, 1, 100, 1)],
 )
 def test_jobs_are_bounded_by_cores_memory_and_work(cores, memory, groups, jobs):
     assert local.jobs_for(cores, memory, groups) == jobs
