@@ -15,6 +15,10 @@ from loganalyze.scan.state import DATASET
 #: What a query starts with, after comments and brackets; anything else would change something.
 _QUERY = re.compile(r"(?is)(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:select|with)\b")
 
+#: Polars' functions that read files, or addresses, of any kind. No column starts like this, so
+#: the word is refused wherever it stands: in quotes, before a comment, in a text.
+_READS = re.compile(r"(?i)read_\w+")
+
 
 def tables(out: str) -> dict[str, pl.LazyFrame]:
     """Return the tables of a scan's folder, with the present schema.
@@ -42,10 +46,16 @@ def run(out: str, sql: str) -> pl.DataFrame:
 
     Raises:
         InputError: the folder holds no dataset.
-        UsageError: the statement is no query, cannot be read, or names what does not exist.
+        UsageError: the statement is no query, cannot be read, names what does not exist, or
+            would read something else than the tables.
     """
     if not _QUERY.match(sql):
         raise UsageError("only a query can be run", hint="a statement starts with SELECT or WITH")
+    if word := _READS.search(sql):
+        raise UsageError(
+            f"{word[0].lower()}: a query reads the tables and nothing else",
+            hint="other files can be joined in Polars or DuckDB",
+        )
     try:
         return pl.SQLContext(tables(out)).execute(sql, eager=True)
     except pl.exceptions.PolarsError as error:

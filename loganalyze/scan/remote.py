@@ -69,10 +69,11 @@ def find(address: str) -> Iterator[Input]:
                     n += 1
                     yield _input(f"{root}/{one['path']}", one, named=bool(pattern))
     except Exception as error:  # the store's own library decides what it raises
-        yield Input(address, error=f"cannot be listed ({reason(error)})", hint=_ACCESS)
+        error_ = f"cannot be listed ({reason(error)})"
+        yield Input(public(address), error=error_, hint=_access(address))
         return
     if not n:
-        yield Input(address, error="no object there", hint="check the address")
+        yield Input(public(address), error="no object there", hint="check the address")
 
 
 def _fits(path: str, pattern: str) -> bool:
@@ -87,9 +88,9 @@ def _fits(path: str, pattern: str) -> bool:
 
 
 def _head(address: str) -> Input:
-    store, key = _opened(address)
     obstore, name = _obstore(), public(address)
     try:
+        store, key = _opened(address)
         try:
             meta = obstore.head(store, key)
         except FileNotFoundError:
@@ -102,14 +103,15 @@ def _head(address: str) -> Input:
     except FileNotFoundError:
         return Input(name, error="no such object", hint="check the address")
     except Exception as error:  # the store's own library decides what it raises
-        return Input(name, error=f"cannot be read ({reason(error)})", hint=_ACCESS)
+        return Input(name, error=f"cannot be read ({reason(error)})", hint=_access(address))
     found = _input(name, meta, named=True)
     return found if name == address else found._replace(address=address)
 
 
 def _input(address: str, meta: Any, *, named: bool) -> Input:  # noqa: ANN401 - obstore's
     tag = meta["e_tag"] or meta["version"]
-    return Input(address, meta["size"], f"{tag}" if tag else "", named)
+    # A listing gives some stores' tags without the quotes that a head has.
+    return Input(address, meta["size"], tag.strip('"') if tag else "", named)
 
 
 def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tuple[BinaryIO, int]:
@@ -118,10 +120,11 @@ def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tup
     Raises:
         InputError: it cannot be fetched, or is not what was listed any more.
     """
-    store, key = _opened(found.address or found.name)
+    address = found.address or found.name
     file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
     size, obstore = 0, _obstore()
     try:
+        store, key = _opened(address)
         for chunk in obstore.get(store, key).stream(min_chunk_size=_CHUNK):
             file.write(chunk)
             size += len(chunk)
@@ -133,7 +136,7 @@ def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tup
         raise InputError(f"{found.name}: cannot be fetched ({reason(error)})") from None
     except Exception as error:
         raise InputError(
-            f"{found.name}: cannot be fetched ({reason(error)})", hint=_ACCESS
+            f"{found.name}: cannot be fetched ({reason(error)})", hint=_access(address)
         ) from None
     file.seek(0)
     return cast("BinaryIO", file), size
@@ -141,9 +144,9 @@ def fetch(found: Input, on_progress: Callable[[int], None] | None = None) -> tup
 
 def ends(found: Input, size: int) -> tuple[bytes, bytes]:
     """Return the first and the last `size` bytes of an object; nothing where it fails."""
-    store, key = _opened(found.address or found.name)
     obstore, length = _obstore(), min(size, found.size)
     try:
+        store, key = _opened(found.address or found.name)
         first = bytes(obstore.get_range(store, key, start=0, length=length))
         last = bytes(obstore.get_range(store, key, start=found.size - length, length=length))
     except Exception:  # it is read later, and says then what is wrong
@@ -183,7 +186,7 @@ def reason(error: Exception) -> str:
     text = str(error).split("\n\nDebug source:")[0]
     if code := re.search(r"<Code>([^<]*)</Code>.*?(?:<Message>([^<]*)</Message>|$)", text, re.S):
         return f"{code[1]}: {code[2] or ''}".strip(": ")[:200]
-    text = re.sub(r"Error performing \w+ \S+ in [\d.]+[mµn]?s - ", "", text)
+    text = re.sub(r"Error performing \w+ \S+ in [\d.]+[mµn]?s(, after [^-]*)? +- ", "", text)
     text = re.sub(r"(?i)\bhttps?://\S+", lambda url: public(url[0]), text)
     return text.splitlines()[0].strip(" :")[:200] if text else type(error).__name__
 
@@ -241,4 +244,18 @@ def _obstore() -> ModuleType:
 
 
 _HINT = "s3://, gs://, az:// and http(s):// can; mount other stores as folders"
-_ACCESS = "check the address, and the keys and endpoint in the environment"
+#: What each store takes its keys from, beside the identity that a machine in its cloud has.
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL",
+    "gs": "GOOGLE_SERVICE_ACCOUNT (a key file), or GOOGLE_SKIP_SIGNATURE for public buckets",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY",
+    "http": "a signed address may have expired",
+}
+_STORES = {"s3a": "s3", "https": "http"}
+
+
+def _access(address: str) -> str:
+    """Say what gives access to an address."""
+    scheme = address.partition("://")[0].lower()
+    scheme = _STORES.get(scheme, scheme)
+    return f"check the address and what gives access: {_KEYS.get(scheme, _KEYS['az'])}"

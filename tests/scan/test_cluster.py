@@ -9,7 +9,7 @@ import time
 
 import polars as pl
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needed
 from test_remote import s3  # noqa: F401 - a fixture
 
 from loganalyze.scan import archive as library
@@ -17,7 +17,7 @@ from loganalyze.scan import dataset
 
 # Nodes on the loopback address: Ray's test clusters know no other on an offline machine.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-ray = pytest.importorskip("ray", reason="pip install 'loganalyze[archive]'")
+ray = needed("ray")
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of Ray's own modules
     pytest.mark.skipif(sys.platform == "win32", reason="Ray's clusters need Linux or macOS"),

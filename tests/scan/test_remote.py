@@ -1,37 +1,30 @@
 """Logs in an object store: a real S3 API, served on loopback."""
 
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import polars as pl
 import pytest
-from conftest import log_text
+from conftest import free_port, log_text, needed, rotated
 
 from loganalyze.scan import archive as library
 from loganalyze.scan import inputs, remote
 
-MISSING = "pip install 'loganalyze[archive]'"
-OPTIONS = library.Options(jobs=2)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+OPTIONS = library.Options(jobs=1)
 
 
 @pytest.fixture(scope="module")
 def s3():
     """A bucket `logs` with two full and two healthy logs, and what else lies about."""
-    pytest.importorskip("obstore", reason=MISSING)
-    pytest.importorskip("moto", reason=MISSING)
-    boto3 = pytest.importorskip("boto3", reason=MISSING)
+    needed("obstore")
+    needed("moto")
+    boto3 = needed("boto3")
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -125,7 +118,7 @@ def test_patterns_single_objects_and_what_is_not_there(s3, tmp_path):
 
 
 def test_http(tmp_path):
-    pytest.importorskip("obstore", reason=MISSING)
+    needed("obstore")
     (tmp_path / "www").mkdir()
     (tmp_path / "www" / "a server.log").write_text(log_text(full=True))
 
@@ -148,6 +141,100 @@ def test_http(tmp_path):
         server.shutdown()
     assert (again.read, again.unchanged) == (0, 2)
     assert rows(out).filter("is_problem")["primary"].to_list() == ["KV001"]
+
+
+def test_a_signed_address_works_and_is_kept_without_its_signature(tmp_path):
+    needed("obstore")
+    body, asked = log_text(full=True).encode(), []
+
+    class Store(BaseHTTPRequestHandler):
+        """Lets nobody in without the signature, which is for GET; one path wants a password."""
+
+        def do_HEAD(self):
+            self.send_error(403)
+
+        def do_GET(self):
+            asked.append(self.path)
+            key = self.headers["Authorization"] == "Basic " + b64encode(b"me:pass+word").decode()
+            if not (
+                key if self.path.startswith("/own") else "Signature=s3cret%2Fsig" in self.path
+            ):
+                self.send_error(403, f"denied: {self.path}")
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", '"one"')
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    query = "?X-Amz-Credential=AKIAKEY0000000000000%2Fx&X-Amz-Date={}&X-Amz-Signature={}"
+    good, wrong = query.format(20260302, "s3cret%2Fsig"), query.format(20260302, "0ther%2Fsig")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}"
+        private = root.replace("//", "//me:pass%2Bword@")
+        paths = [f"{root}/a%20b/server.log{good}", f"{root}/x.log{wrong}", f"{private}/own.log"]
+        told = []
+        out = tmp_path / "out"
+        done = library.scan(paths, str(out), OPTIONS, lambda row, how: told.append(str(row)))
+        # Signed again on another day it is the same input, by its tag.
+        paths[0] = f"{root}/a%20b/server.log{good.replace('0302', '0303')}"
+        again = library.scan(paths, str(out), OPTIONS)
+        server.shutdown()
+    assert (done.read + done.copies, done.unreadable) == (2, 1)
+    assert again.unchanged == 3
+    assert "/a%20b/server.log" + good in asked
+    logs = set(rows(out)["log"])
+    assert f"{root}/a%20b/server.log" in logs
+    assert f"{root}/x.log" in logs
+    written = b"".join(p.read_bytes() for p in out.rglob("*") if p.is_file())
+    for secret in ("s3cret", "0ther", "AKIAKEY", "pass+word", "pass%2Bword"):
+        assert secret.encode() not in written
+        assert secret not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://b.s3.amazonaws.com/k.log?X-Amz-Date=1&X-Amz-Signature=ab", ""),
+        (
+            "https://h/b/k.log?GoogleAccessId=x&Expires=1&Signature=ab&generation=7",
+            "?generation=7",
+        ),
+        ("https://a.blob.core.windows.net/c/k.log?sv=2024&sp=r&sig=ab%2B", ""),
+        ("https://u:p@h/k.log?sig=x", "https://h/k.log"),
+        (
+            "https://h/get?file=run-1.log&access_token=abc",
+            "?file=run-1.log&access_token=[removed]",
+        ),
+        ("https://h/k.log?t=0123456789abcdef0123456789abcdef", "?t=[removed 3eb1bd43]"),
+        ("https://h/k.log#access_token=abc", "https://h/k.log"),
+        ("s3://AKIAX:secret@bucket/k.log", "s3://bucket/k.log"),
+        ("abfss://container@account.dfs.core.windows.net/k?x", None),
+        ("s3://bucket/a?sig=b", None),
+    ],
+)
+def test_what_is_kept_of_an_address(address, shown):
+    if shown is None:
+        shown = address
+    elif "//" not in shown:
+        shown = address.partition("?")[0] + shown
+    assert remote.public(address) == shown
+
+
+def test_rotated_objects_are_one_run(s3, tmp_path):
+    rotated(tmp_path / "in")
+    for path in (tmp_path / "in").iterdir():
+        s3.put_object(Bucket="logs", Key=f"rotated/node7/{path.name}", Body=path.read_bytes())
+    done = library.scan(["s3://logs/rotated/"], str(tmp_path / "out"), OPTIONS)
+    assert (done.read, done.runs) == (3, 1)
+    (row,) = rows(tmp_path / "out").to_dicts()
+    assert (row["log"], row["files"]) == ("s3://logs/rotated/node7/server.log", 3)
+    assert (row["host"], row["lines"]) == ("node7", 123)
+    assert library.scan(["s3://logs/rotated/"], str(tmp_path / "out"), OPTIONS).unchanged == 3
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

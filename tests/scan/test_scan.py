@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 
 import polars as pl
 import pytest
-from conftest import log_text
+from conftest import log_text, needed
 
 from loganalyze.cli import main
+from loganalyze.errors import UsageError
 from loganalyze.scan import archive as library
-from loganalyze.scan import dataset
+from loganalyze.scan import dataset, query
 
 FULL = {"node1/server0.log", "node1/server2.log", "node2/server1.log"}
 
@@ -89,7 +90,7 @@ def test_every_part_has_the_declared_schema(archive, tmp_path):
 
 
 def test_duckdb_reads_the_dataset(archive, tmp_path):
-    duckdb = pytest.importorskip("duckdb", reason="pip install 'loganalyze[archive]'")
+    duckdb = needed("duckdb")
     out = tmp_path / "out"
     scan(archive, out)
     found = duckdb.sql(
@@ -308,6 +309,29 @@ def test_query(archive, tmp_path, run):
     assert '"n"' in run("query", out, counted, "--json", check=0).stdout
     assert run("query", tmp_path / "none", "SELECT 1").returncode == 2
     assert "queue_req_max" in run("query", out, "--schema", check=0).stdout
+
+
+@pytest.mark.parametrize(
+    "from_",
+    [
+        "read_csv('{}')",
+        "READ_CSV ('{}')",
+        "\"read_csv\"('{}')",
+        "read_csv/**/('{}')",
+        "runs, read_parquet('{}')",
+        "(SELECT * FROM read_json('{}'))",
+        "'{}'",
+        "scan_csv('{}')",
+    ],
+)
+def test_a_query_reads_nothing_but_the_dataset(tmp_path, from_):
+    (tmp_path / "out" / "dataset").mkdir(parents=True)
+    other = tmp_path / "secret.csv"
+    other.write_text("word\nxyzzy\n")
+    with pytest.raises(UsageError) as raised:
+        query.run(str(tmp_path / "out"), f"SELECT * FROM {from_.format(other)}")
+    assert "xyzzy" not in str(raised.value)
+    assert query.run(str(tmp_path / "out"), "SELECT log FROM runs").is_empty()
 
 
 def test_commands_are_registered():
