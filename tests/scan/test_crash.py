@@ -157,6 +157,55 @@ def test_a_full_disk_stops_the_scan_and_loses_nothing(many, tmp_path, monkeypatc
     assert len(whole(out)) == 24
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+@pytest.mark.parametrize("room", [0, 4_096, 120_000])
+def test_a_write_that_the_system_refuses_loses_nothing(many, tmp_path, run, room):
+    """A file that may not grow: of the database, of a table, or of a page, as it comes."""
+    import resource
+
+    out = tmp_path / "out"
+    for log in sorted(many.iterdir())[4:]:
+        log.unlink()
+    limit = (resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    options = ["--jobs", 1, "--reports", "all"]
+    done = run("scan", many, "-o", out, *options, preexec_fn=lambda: resource.setrlimit(*limit))
+    assert done.returncode == 2
+    assert "hint: what was finished is kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    before = len(whole(out))
+    done = run("scan", many, "-o", out, *options, "--json", check=0)
+    told = [json.loads(line)["how"] for line in done.stdout.splitlines()]
+    assert told.count("unchanged") == before
+    assert len(whole(out)) == 4
+    assert len(list((out / "reports").iterdir())) == 4
+    assert not list((out / ".state/new").iterdir())
+
+
+def test_what_cannot_be_opened_or_vanishes_is_a_row(many, tmp_path, monkeypatch):
+    for log in sorted(many.iterdir())[3:]:
+        log.unlink()
+    real = inputs.fingerprint
+
+    def fingerprint(path, size):
+        if path.endswith("run01.log"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        found = real(path, size)
+        if path.endswith("run02.log"):
+            os.unlink(path)  # rotated away between being found and being read
+        return found
+
+    monkeypatch.setattr(inputs, "fingerprint", fingerprint)
+    options = library.Options(jobs=1, pages="none")
+    done = library.scan([str(many)], str(tmp_path / "out"), options)
+    assert (done.read, done.unreadable) == (1, 2)
+    errors = {os.path.basename(r["log"]): r["error"] for r in whole(tmp_path / "out").to_dicts()}
+    assert errors == {
+        "run00.log": None,
+        "run01.log": "cannot be read (Permission denied)",
+        "run02.log": "no such file",
+    }
+
+
 def test_a_full_database_says_so(many, tmp_path, monkeypatch):
     def commit(self, change):
         raise sqlite3.OperationalError("database or disk is full")

@@ -39,6 +39,25 @@ def test_each_file_counts_once_under_its_first_name(tree):
     ]
 
 
+def test_linked_folders_are_searched_once_and_loops_end(tree, tmp_path):
+    (tmp_path / "disk" / "sub").mkdir(parents=True)
+    (tmp_path / "disk" / "sub" / "far.log").write_text("text\n")
+    (tree / "a" / "disk").symlink_to(tmp_path / "disk")
+    (tree / "a" / "again").symlink_to(tmp_path / "disk")
+    (tree / "a" / "loop").symlink_to(tree)
+    (tmp_path / "disk" / "sub" / "back").symlink_to(tree / "a")
+    (tree / "a" / "self").symlink_to("self")
+    found = {f.name: f.error for f in inputs.find([str(tree)], str(tree / "out"))}
+    assert found == {
+        str(tree / "b.log"): "",
+        str(tree / "a" / "x.log"): "",
+        str(tree / "a" / "y.out"): "",
+        str(tree / "a" / "again" / "sub" / "far.log"): "",
+        str(tree / "a" / "self"): found[str(tree / "a" / "self")],
+    }
+    assert "cannot be opened" in found[str(tree / "a" / "self")]
+
+
 def test_patterns(tree):
     assert names([tree / "*" / "*.log"]) == ["x.log", "done.log"]
     assert names([tree / "*" / "*.log"], str(tree / "out")) == ["x.log"]

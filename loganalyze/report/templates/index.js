@@ -7,17 +7,27 @@
   const body = table.tBodies[0];
   const rows = [...body.rows].map((row) => ({ row, text: row.textContent.toLowerCase() }));
   const shown = document.getElementById("shown");
+  const more = document.getElementById("more");
+  const FIRST = 100; // as many as are laid out at once; printed are all
+  let limit = FIRST;
+
+  const cut = () => {
+    let count = 0;
+    for (const { row } of rows) row.classList.toggle("later", !row.hidden && ++count > limit);
+    more.hidden = count <= limit;
+    more.textContent = `Show all ${count.toLocaleString("en")}`;
+    const some = count > limit ? `, the first ${limit.toLocaleString("en")} shown` : "";
+    shown.textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")}${some || " shown"}`;
+  };
 
   const filter = () => {
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
     const picked = [...form.querySelectorAll("select")].filter((s) => s.value);
-    let count = 0;
     for (const { row, text } of rows) {
       const fits = words.every((w) => text.includes(w)) && picked.every((s) => row.dataset[s.name] === s.value);
       row.hidden = !fits;
-      count += fits;
     }
-    shown.textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} shown`;
+    cut();
     const state = new URLSearchParams();
     for (const e of form.elements) if (e.name && e.value) state.set(e.name, e.value);
     try { history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search); } catch { /* file pages may not */ }
@@ -37,6 +47,7 @@
       return up ? order : -order;
     });
     body.append(...rows.map(({ row }) => row));
+    cut();
   };
 
   for (const head of table.tHead.rows[0].cells) {
@@ -47,6 +58,7 @@
     head.replaceChildren(button);
     button.addEventListener("click", () => sort(head));
   }
+  more.addEventListener("click", () => { limit = Infinity; cut(); });
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(filter));
