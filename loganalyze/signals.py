@@ -40,6 +40,9 @@ _STRETCH_S = 8.0
 _STRETCH_PREFILLS_PER_S = 0.15
 _STRETCH_DUTY = 0.8
 
+#: Unless the step model explains the interval within this (log of measured over modelled time).
+_STRETCH_RESIDUAL = 0.4
+
 
 #: A column of the grid, an expression over it, or a series of its height.
 Values = str | pl.Expr | pl.Series
@@ -167,6 +170,7 @@ def _rank(
 ) -> Rank:
     model = steps.fit_timeline(one, busy, capacity.bytes_per_token)
     lines = _with_ratio(one.lines, data, one)
+    lines = _with_admitted(lines, data)
     lines = _with_model(lines, model, one.interval)
     return Rank(
         timeline=one,
@@ -247,6 +251,23 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
     return lines.with_columns(ratio["ratio"])
 
 
+def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
+    """Add `admitted`: requests of a prefill batch that its token budget did not end.
+
+    0 on a prefill line whose batch is as large as the budget lets it be, null on other lines.
+    Such a batch ended because no further request fitted, or because none waited.
+    """
+    chunk = data.session.config.chunked_prefill_size
+    mean_tokens = pl.col("new_token") / pl.col("lines")
+    free = mean_tokens < 0.9 * chunk if chunk and chunk > 0 else pl.lit(True)
+    started = pl.col("new_seq") / pl.col("lines")
+    return lines.with_columns(
+        admitted=pl.when(pl.col("prefill") & (pl.col("lines") > 0)).then(
+            pl.when(free).then(started).otherwise(0.0)
+        )
+    )
+
+
 def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> pl.DataFrame:
     """Add what the step model says of each decode interval.
 
@@ -283,6 +304,7 @@ def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> p
         (pl.col("stamp_dt_s") >= stretch)
         & (pl.col("n_prefill") > _STRETCH_PREFILLS_PER_S * pl.col("stamp_dt_s"))
         & ~pl.col("after_gap")
+        & (pl.col("residual").fill_null(math.inf) > _STRETCH_RESIDUAL)
     )
     return lines.with_columns(
         duty=pl.when(pure)
@@ -312,6 +334,7 @@ _STATES: dict[str, pl.Expr] = {
     "transfer": pl.coalesce("transfer_req", "inflight_req", "transferring_req"),
     "bootstrap": pl.coalesce("bootstrap_req", "unbootstrapped_req"),
     "pending": pl.col("pending_token"),
+    "admitted": pl.col("admitted"),
 }
 
 #: What a decode line says about the time back to the decode line before it.
@@ -349,7 +372,8 @@ def _grid(
     (`usage` is the fullest pool, `queued` the share of the cell with a queue, `running` and
     `token` as in timeline.py); `_INTERVALS`; `_COUNTS` (0 where no line fell); `retracted`
     (requests); `free` (KV tokens), `need` (tokens that admission asks for, an upper bound
-    where max_new_tokens is unknown) and `starved` (free <= 1.35 need).
+    where max_new_tokens is unknown), `starved` (free <= 1.35 need) and `charged` (the same
+    with what the pass charged for the requests that it let in).
     """
     cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
     printed = lines.group_by(cell.alias("cell"), maintain_order=True).agg(
@@ -388,6 +412,14 @@ def _grid(
         )
         .with_columns(
             starved=pl.col("free") <= NEED_MARGIN * pl.col("need"),
+            # One pass charges each request that it lets in with all that it may decode, and
+            # admission is not tried again until a request leaves.
+            charged=pl.col("free")
+            <= NEED_MARGIN
+            * (
+                pl.col("need")
+                + pl.col("admitted").fill_null(0) * CLIP_TOKENS * (1 - pl.col("ratio"))
+            ),
             duty=pl.when(pl.col("duty").is_null() & _only_prefill(step_s))
             .then(_STRETCH_DUTY)
             .otherwise("duty"),

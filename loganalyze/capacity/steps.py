@@ -49,6 +49,9 @@ _MAX_CORRELATION = 0.95
 _BANDWIDTH = 3.0e12
 _BANDWIDTH_MARGIN = 0.35
 
+#: The margin where KV tokens hardly moved: what little they did is rounding, so b is the prior.
+_UNMOVED_MARGIN = 0.001
+
 #: Relative standard error of b beyond which the log alone does not tell it.
 _MAX_ERROR = 0.3
 
@@ -105,7 +108,11 @@ def fit_timeline(
         t=pl.col("t_mean").cast(pl.Float64),
     )
     prior = bytes_per_token / _BANDWIDTH if bytes_per_token else None
-    solution, spread, error = _robust(rows, prior, slower=_MERGED_WEIGHT if merged else 1.0)
+    moved = as_float(rows.select(pl.col("t").std() / pl.col("t").mean()).item(), 0.0) >= _MIN_CV
+    margin = _BANDWIDTH_MARGIN if moved else _UNMOVED_MARGIN
+    solution, spread, error = _robust(
+        rows, prior, margin, slower=_MERGED_WEIGHT if merged else 1.0
+    )
     identified, note = _identified(rows, solution["b"], error, prior)
     return StepModel(
         t0_s=solution["t0"],
@@ -157,11 +164,12 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
 
 
 def _robust(
-    rows: pl.DataFrame, prior: float | None, slower: float
+    rows: pl.DataFrame, prior: float | None, margin: float, slower: float
 ) -> tuple[dict[str, float], float, float]:
     """Return the solution, the robust spread of its relative residuals, and b's error.
 
-    `slower` is the weight of intervals that took longer than the model says.
+    `margin` is the relative error of the prior on b; `slower` the weight of intervals that took
+    longer than the model says.
 
     The error is the standard error that the lines alone leave on b, in seconds per token;
     infinite if they do not tell it.
@@ -176,7 +184,8 @@ def _robust(
     spread, sums = _FIRST_SPREAD, {}
     for _ in range(_ROUNDS):
         sums = _sums(scaled.with_columns(weight), used)
-        informed = _with_prior(sums, prior * size["b"] if prior and "b" in used else None, spread)
+        b = prior * size["b"] if prior and "b" in used else None
+        informed = _with_prior(sums, b, margin, spread)
         before, solution = solution, _non_negative(used, informed)
         residual = scaled.select(
             r=1.0 - pl.sum_horizontal(pl.col(name) * solution[name] for name in used)
@@ -203,11 +212,13 @@ def _sums(rows: pl.DataFrame, names: Sequence[str]) -> dict[str, float]:
     ).row(0, named=True)
 
 
-def _with_prior(sums: dict[str, float], b: float | None, spread: float) -> dict[str, float]:
+def _with_prior(
+    sums: dict[str, float], b: float | None, margin: float, spread: float
+) -> dict[str, float]:
     """Add the prior on b as one more observation, weighed against the lines' spread."""
     if b is None:
         return sums
-    strength = (max(spread, 1e-4) / (_BANDWIDTH_MARGIN * b)) ** 2
+    strength = (max(spread, 1e-4) / (margin * b)) ** 2
     return {**sums, "b b": sums["b b"] + strength, "b": sums["b"] + strength * b}
 
 

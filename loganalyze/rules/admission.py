@@ -7,12 +7,13 @@ from typing import Literal
 import polars as pl
 
 from loganalyze.capacity import predict
-from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
 from loganalyze.rules.held import (
     Held,
     act,
     all_episodes,
+    cells_of,
     confidence,
     config_line,
     gain_text,
@@ -275,18 +276,20 @@ def _starved(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, _Cause]
     new_token_ratio stands: at its floor, raised by a retraction, or fresh from a start.
     """
     floor = _floor(case)
-    # A fresh estimate also shuts requests out that would fit by now: one pass charges each new
-    # request in full, and admission is tried again only when a request leaves.
+    # A fresh estimate also shuts requests out that would fit by now: admission is tried again
+    # only when a request leaves.
     waits = (
         (pl.col("queued") > 0)
         & ~_near_cap(rank)
         & (pl.col("usage") < limits["usage"])
         & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
-        & (pl.col("starved") | (pl.col("ratio") > 1.3 * floor))
+        & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & _other_pool_has_room()
         & _would_not_fill(case, rank, limits)
     )
-    own = outside(case, rank, "KV001", "SWA001", "MAM001", "RUN001", "KV009", "KV010")
+    own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
+    for other in case.ranks:
+        own = own & ~_full(other, rank, limits)
     held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"]) & own
     waiting = rank.grid["queued"].fill_null(0) > 0
     found = joined(spans(held), rank.cells(limits["hole_s"]))
@@ -294,6 +297,28 @@ def _starved(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, _Cause]
     found = at_least(found, rank.cells(limits["report_s"]))
     lost = rank.past_sum("retracted", 600.0) > 0
     return [(span, _cause(rank, span, lost, floor)) for span in found]
+
+
+def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
+    """Return where a rank's pool is full with a queue, in the cells of `rank`.
+
+    Short dips are part of it. KV001 holds on through longer ones, which are told here as what
+    they are: admission that is still careful while KV lies free. And while one rank of several
+    is full, the pool is what is short.
+    """
+    waiting = other.grid["queued"].fill_null(0) > 0
+    full = (
+        (pl.col("queued") > 0)
+        & (pl.col("full_usage") >= limits["full_usage"] - 1e-9)
+        & ~_near_cap(other)
+        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+    )
+    held = other.holds(full, limits["share"], limits["full_window_s"])
+    found = at_least(
+        joined(spans(held), other.cells(limits["full_window_s"])), other.cells(limits["full_s"])
+    )
+    found = joined(found, other.cells(limits["full_join_s"]), waiting)
+    return cells_of(rank, mask_of(found, other.grid.height)).fill_null(False)
 
 
 def _other_pool_has_room() -> pl.Expr:
@@ -338,9 +363,17 @@ def _cause(rank: Rank, span: Span, lost: pl.Series, floor: float) -> _Cause:
 _STARVED_LIMITS = {
     "settle_s": Limit(300.0, "s", "time ahead over which the settled size of requests is taken"),
     "settled_usage": Limit(
-        1.1, "x", "usage that the running requests would reach at their settled size"
+        0.9, "fraction", "usage that running requests may reach at their settled size"
     ),
-    "usage": Limit(0.87, "fraction", "usage below which KV counts as free"),
+    "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
+    "full_usage": Limit(0.90, "fraction", "usage from which the pool is full"),
+    "full_window_s": Limit(11.0, "s", "window for a full pool"),
+    "full_s": Limit(20.0, "s", "shortest spell of a full pool"),
+    "full_join_s": Limit(
+        150.0,
+        "s",
+        "dips of a full pool up to this long are part of it, if the queue never empties",
+    ),
     "max_duty": Limit(0.5, "fraction", "prefill duty from which prefill is the limit"),
     "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
     "window_s": Limit(21.0, "s", "window"),
@@ -951,8 +984,7 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
 
 def _waiting_at(other: Rank, rank: Rank) -> pl.Series:
     """Return where another rank has a queue, in the cells of this one."""
-    waiting = (other.grid["queued"] > 0).fill_null(False)[: rank.grid.height]
-    return waiting.extend_constant(False, rank.grid.height - waiting.len())
+    return cells_of(rank, other.grid["queued"] > 0).fill_null(False)
 
 
 @rule(
@@ -988,7 +1020,7 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
     if case.signals.span_s < limits["window_s"]:
         raise NotApplicable(f"it covers less than {limits['window_s']:.0f} s")
     together = _all_ranks(case)
-    rank = case.ranks[0]
+    rank = max(case.ranks, key=lambda one: one.grid.height)
     size = rank.cells(limits["window_s"])
     mean = together["c"].rolling_mean(size, min_samples=size // 2)
     spread = together["c"].rolling_std(size, min_samples=size // 2) / mean

@@ -334,7 +334,7 @@ def _clean(rank: Rank) -> pl.DataFrame:
         & pl.col("residual").is_not_null()
         & pl.col("cuda_graph").fill_null(True)
         & (pl.col("r_change") < 0.3)
-        & (pl.col("n_prefill") <= 6 * pl.max_horizontal("lines", 1))
+        & ((pl.col("n_prefill") <= 6 * pl.max_horizontal("lines", 1)) | (pl.col("duty") <= 0.4))
         & ~pl.col("after_gap").fill_null(True)
         & ~pl.col("emptied").fill_null(True)
         & ~pl.col("first").fill_null(True)
@@ -434,6 +434,10 @@ def _tp(case: Case) -> int:
     return tp if isinstance(tp, int) else 1
 
 
+#: Intervals on each side of a jump that can be compared.
+_LEAST_ALIKE = 8
+
+
 def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     """Return the slow stretch and its jump (log): the split of least spread, then its end."""
     rows = _clean(rank)
@@ -473,8 +477,11 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     if back.height:
         end_t = float(back["a"][0])
     slow_rows = after.filter(pl.col("t") <= end_t)
-    # Only batches that were seen both before and after tell: the model may bend elsewhere.
-    matched = _alike(before, slow_rows)
+    # Only batches that were seen in and outside it tell: the model may bend elsewhere. Where a
+    # slow server lets its batch grow beyond all seen so far, those around the jump are compared.
+    usual = rows.filter((pl.col("t") < t0) | (pl.col("t") > end_t))
+    near = pl.col("t").is_between(t0 - limits["before_s"], t0 + limits["before_s"])
+    matched = _alike(usual, slow_rows) or _alike(before.filter(near), slow_rows.filter(near), 0.3)
     if matched is None:
         return None
     base, slow = matched
@@ -487,9 +494,14 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     return (int(t0 / rank.step_s), int(end_t / rank.step_s) + 1), _difference(slow, base, 0.5)
 
 
-def _alike(before: pl.DataFrame, after: pl.DataFrame) -> tuple[pl.Series, pl.Series] | None:
-    """Return the residuals before and after of intervals with alike batches and tokens."""
-    for column, margin in (("r_mean", 0.15), ("t_mean", 0.3)):
+def _alike(
+    before: pl.DataFrame, after: pl.DataFrame, batch: float = 0.15
+) -> tuple[pl.Series, pl.Series] | None:
+    """Return the residuals before and after of intervals with alike batches and tokens.
+
+    Alike are batches within the margin `batch` of those of the other side.
+    """
+    for column, margin in (("r_mean", batch), ("t_mean", 0.3)):
         if before[column].null_count() or after[column].null_count():
             continue
         for one, other in ((before, after), (after, before)):
@@ -504,7 +516,7 @@ def _alike(before: pl.DataFrame, after: pl.DataFrame) -> tuple[pl.Series, pl.Ser
             else:
                 near_after = kept
         before, after = near_before, near_after
-        if before.height < 10 or after.height < 10:
+        if before.height < _LEAST_ALIKE or after.height < _LEAST_ALIKE:
             return None
     return before["z"], after["z"]
 

@@ -196,6 +196,23 @@ def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
     return out
 
 
+def cells_of(rank: Rank, values: pl.Series) -> pl.Series:
+    """Return a series over another rank's cells in those of this one, null beyond its end.
+
+    All ranks count from one start, in cells of one width.
+    """
+    height = rank.grid.height
+    return values[:height].extend_constant(None, max(0, height - values.len()))
+
+
+def sum_of(ranks: Sequence[Rank], column: str) -> pl.Series:
+    """Return the sum of a grid column over all ranks; null counts as 0."""
+    tallest = max(ranks, key=lambda rank: rank.grid.height)
+    parts = [cells_of(tallest, rank.grid[column].fill_null(0)) for rank in ranks]
+    frame = pl.DataFrame([part.alias(str(i)) for i, part in enumerate(parts)])
+    return frame.select(pl.sum_horizontal(pl.all())).to_series()
+
+
 def minimum(case: Case, seconds_: float) -> float:
     """Return the shortest spell to report; none for an excerpt, which has no durations."""
     return 0.0 if case.excerpt else seconds_

@@ -14,6 +14,7 @@ from loganalyze.rules.held import (
     Held,
     act,
     all_episodes,
+    cells_of,
     confidence,
     config_line,
     gain_text,
@@ -26,6 +27,7 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    sum_of,
 )
 from loganalyze.rules.registry import (
     Case,
@@ -828,7 +830,8 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     """Running requests are thrown back to the queue over and over.
 
     What it flags:
-        At least `per_minute` retracted requests within 60 s, for `report_s` or longer.
+        At least `per_minute` retracted requests of all ranks within 60 s, for `report_s` or
+        longer, on the ranks that they came from.
     Why it is slow:
         When the next decode step does not fit the pool even after evicting the prefix cache,
         the requests with the fewest output tokens are thrown back, their KV is freed, and all
@@ -843,9 +846,11 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     Source:
         ScheduleBatch.retract_decode; SGLang docs, "Hyperparameter Tuning".
     """
+    together = sum_of(case.ranks, "retracted")
 
     def judge(rank: Rank) -> list[Span]:
-        many = rank.past_sum("retracted", 60.0) >= limits["per_minute"]
+        many = rank.past_sum(cells_of(rank, together), 60.0) >= limits["per_minute"]
+        many = many & (rank.past_sum("retracted", 60.0) > 0)
         found = at_least(
             joined(spans(many), rank.cells(30)), minimum(case, limits["report_s"]) / rank.step_s
         )

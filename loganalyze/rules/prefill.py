@@ -175,7 +175,7 @@ def _max(series: pl.Series) -> float:
     severity=Severity.WARNING,
     needs=("new_token", "gen_throughput"),
     limits={
-        "duty": Limit(0.2, "fraction", "share of the time spent on prefill"),
+        "duty": Limit(0.35, "fraction", "share of the time spent on prefill"),
         "stall_s": Limit(
             1.0, "s", "a run of prefills this long makes every running request stutter"
         ),
