@@ -185,6 +185,13 @@ DERIVED = (
         "",
         "Printed lines that this row stands for: 1, other than in very long logs.",
     ),
+    Column(
+        "last_prefill",
+        pl.Int32,
+        "batches",
+        "Decode, in very long logs: prefill batches since the decode line before.",
+    ),
+    Column("last_new_token", pl.Int64, "tokens", "Decode, in very long logs: their new tokens."),
 )
 
 BATCH = (

@@ -283,16 +283,20 @@ def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> p
         step = (
             model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
         )
-        prefill = model.p0_s * pl.col("n_prefill") + model.p1_s * pl.col("d_new_token")
-        lines = lines.with_columns(model_step_s=step, prefill_s=prefill).with_columns(
+        last = model.p0_s * pl.col("last_prefill") + model.p1_s * pl.col("last_new_token")
+        lines = lines.with_columns(
+            model_step_s=step,
+            prefill_s=model.p0_s * pl.col("n_prefill") + model.p1_s * pl.col("d_new_token"),
+            took_s=pl.when(pl.col("lines") > 1).then("stamp_dt_s").otherwise("dt_s"),
+        ).with_columns(
             residual=pl.when(pl.col("dt_s") > 0).then(
-                (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + pl.col("prefill_s"))).log()
+                (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + last)).log()
             ),
             attention=model.b_s * pl.col("t_mean") / pl.col("model_step_s"),
             duty=pl.when(pl.col("n_prefill") == 0)
             .then(0.0)
             .when(pl.lit(model.p0_s + model.p1_s > 0))
-            .then(pl.col("prefill_s") / pl.col("dt_s"))
+            .then(pl.col("prefill_s") / pl.col("took_s"))
             .otherwise(
                 1 - n_steps * pl.col("lines") * pl.col("model_step_s") / pl.col("stamp_dt_s")
             )

@@ -5,7 +5,10 @@ needs no more than a few lines a second. Beyond a bound the rows of each writer,
 phase are merged by time:
 
 * decode: the last line of a cell stays and stands for all of them (`lines`); lines with the
-  highest or lowest usage, queue, running requests or throughput stay too, with `lines` 0;
+  highest or lowest usage, queue, running requests or throughput stay too, with `lines` 0. It
+  keeps what was prefilled since the decode line before it (`last_prefill`, `last_new_token`):
+  its throughput tells the time of that interval, and only both together tell decoding and
+  prefill apart;
 * prefill: one row a cell carries the sums of new requests and tokens, and `lines`; the lines
   with the highest usage and queue stay as states, without sums.
 
@@ -39,7 +42,9 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         Rows of the same columns, in the same order; `lines` sums to what it summed to.
     """
     keys: list[str] = [k for k in ("source", "stream", "_era", "phase") if k in batch.columns]
+    ranks = [*(k for k in keys if k != "phase"), *(c.name for c in schema.RANKS)]
     keys += [c.name for c in schema.RANKS]
+    batch = _with_last_prefills(batch, ranks)
     cell = pl.coalesce(
         pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
     )
@@ -81,6 +86,34 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
                 .alias(c)
                 for c in _SUMS
             ),
+        )
+        .select(batch.columns)
+    )
+
+
+def _with_last_prefills(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
+    """Fill `last_prefill` and `last_new_token` of the decode lines that do not have them yet.
+
+    A writer's first decode line stays without: what came before it is not known.
+    """
+    prefill = pl.col("phase") == "prefill"
+    line = (pl.col("phase") == "decode") & (pl.col("lines") > 0)
+    totals = batch.select(
+        *ranks,
+        line=line,
+        last_prefill=pl.when(prefill).then("lines").otherwise(0).cum_sum().over(ranks),
+        last_new_token=pl.when(prefill).then("new_token").fill_null(0).cum_sum().over(ranks),
+        row=pl.int_range(pl.len()),
+    ).filter("line")
+    since = totals.select(
+        "row", pl.col("last_prefill", "last_new_token").diff().over(ranks).name.suffix("_since")
+    )
+    return (
+        batch.with_columns(row=pl.int_range(pl.len()))
+        .join(since, on="row", how="left", maintain_order="left")
+        .with_columns(
+            pl.coalesce(name, pl.col(f"{name}_since").cast(batch[name].dtype)).alias(name)
+            for name in ("last_prefill", "last_new_token")
         )
         .select(batch.columns)
     )

@@ -91,7 +91,9 @@ class Timeline:
             and on decode lines that are no mere extremes, about the time since the one before:
             `dt_s` (one interval, from throughput), `stamp_dt_s` (from stamps), `r_mean`, `t_mean`,
             `d_tokens` (decoded), `n_prefill`, `d_new_token`, `d_new_seq`, `completed`
-            (requests that finished), `r_change` (relative), `after_gap`, `first` (flags).
+            (requests that finished), `last_prefill` and `last_new_token` (prefill batches and
+            their tokens in the last interval, which is the only one where a row is one line),
+            `r_change` (relative), `after_gap`, `first` (flags).
         gaps: silences, in order; empty without stamps.
     """
 
@@ -101,12 +103,6 @@ class Timeline:
     interval: int
     lines: pl.DataFrame
     gaps: Sequence[Gap]
-
-    @property
-    def merged(self) -> bool:
-        """Whether decode rows stand for several printed lines, as in very long logs."""
-        rows = self.lines.filter(pl.col("decode") & (pl.col("lines") > 0))
-        return as_float((rows["lines"] > 1).mean(), 0.0) > 0.2
 
     @property
     def span_s(self) -> float:
@@ -377,6 +373,10 @@ def _with_intervals(
         after_gap=pl.col("_gap").diff().fill_null(0) > 0,
         emptied=pl.col("_empty").diff().fill_null(0) > 0,
         first=pl.int_range(pl.len()) == 0,
+        last_prefill=pl.coalesce(
+            "last_prefill", pl.when(~merged).then(pl.col("_prefills").diff())
+        ),
+        last_new_token=pl.coalesce("last_new_token", pl.when(~merged).then(pl.col("_new").diff())),
         r_change=(
             (pl.col("running_req") - pl.col("running_req").shift(1)).abs()
             / pl.max_horizontal("running_req", pl.col("running_req").shift(1))
@@ -398,6 +398,7 @@ def _with_intervals(
             pl.col("d_tokens") / pl.col("lines") / pl.col("gen_throughput")
         )
     )
+    lines = lines.drop("last_prefill", "last_new_token")
     found = lines.select("row").join(
         decode.select("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
     )
@@ -431,6 +432,8 @@ _INTERVAL_COLUMNS = (
     "d_new_seq",
     "d_lost",
     "completed",
+    "last_prefill",
+    "last_new_token",
     "r_change",
     "after_gap",
     "emptied",

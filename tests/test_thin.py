@@ -61,6 +61,32 @@ def test_prefill_lines_are_summed_into_one_and_states_carry_no_sums():
     assert kept["lines"].to_list() == [0, 0, 3, 1]
 
 
+def test_a_decode_line_keeps_what_was_prefilled_since_the_one_before():
+    rows = [
+        (0, "prefill", 0.5, 1, 4, 0.0, 100),  # before the first decode line: nobody knows what else
+        (0, "decode", 0.5, 1, 4, 10.0, 0),
+        (1, "prefill", 0.5, 1, 4, 0.0, 200),
+        (1, "prefill", 0.5, 1, 4, 0.0, 300),
+        (2, "decode", 0.5, 1, 4, 10.0, 0),  # last of the first cell: 2 batches, 500 tokens
+        (4, "prefill", 0.5, 1, 4, 0.0, 50),
+        (5, "decode", 0.5, 1, 4, 10.0, 0),
+        (6, "decode", 0.5, 1, 4, 10.0, 0),  # last of the second: none since the line before
+        (9, "prefill", 0.5, 1, 4, 0.0, 70),
+        (9, "decode", 0.5, 1, 4, 10.0, 0),  # last of the third: 1 batch, 70 tokens
+    ]
+    for width in (4, 2, 8):
+        kept = thin.thin(thin.thin(batch(rows), 2), width) if width > 2 else None
+        kept = thin.thin(batch(rows), width) if kept is None else kept
+        told = kept.filter((pl.col("phase") == "decode") & (pl.col("lines") > 0))
+        by_line = {
+            row["line_no"]: (row["last_prefill"], row["last_new_token"])
+            for row in told.iter_rows(named=True)
+        }
+        expected = {2: (None, None), 5: (2, 500), 7: (1, 50), 8: (0, 0), 10: (1, 70)}
+        assert by_line == {line: expected[line] for line in by_line}
+        assert 10 in by_line
+
+
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 40),

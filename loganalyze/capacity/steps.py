@@ -35,10 +35,6 @@ ADVISED_LINES = 60
 
 _HUBER_SD = 1.5
 _FIRST_SPREAD = 0.02
-
-#: Where rows stand for several lines, nobody knows which interval held a prefill. Prefill only
-#: adds time, so intervals slower than the fit count this little.
-_MERGED_WEIGHT = 0.1
 _ROUNDS = 12
 
 #: R and T must move, and not together, for a and b to be told apart.
@@ -96,23 +92,21 @@ def fit_timeline(
     rows = _clean(one, busy)
     if rows.height < MIN_LINES:
         return None
-    n, merged = one.interval, one.merged
+    n = one.interval
     rows = rows.select(
         dt=pl.col("dt_s"),
         t0=pl.lit(float(n)),
         a=n * pl.col("r_mean"),
         b=n * pl.col("t_mean").fill_null(0.0).cast(pl.Float64),
-        p0=pl.lit(0.0) if merged else pl.col("n_prefill").cast(pl.Float64),
-        p1=pl.lit(0.0) if merged else pl.col("d_new_token").cast(pl.Float64),
+        p0=pl.col("last_prefill").cast(pl.Float64),
+        p1=pl.col("last_new_token").cast(pl.Float64),
         r="r_mean",
         t=pl.col("t_mean").cast(pl.Float64),
     )
     prior = bytes_per_token / _BANDWIDTH if bytes_per_token else None
     moved = as_float(rows.select(pl.col("t").std() / pl.col("t").mean()).item(), 0.0) >= _MIN_CV
     margin = _BANDWIDTH_MARGIN if moved else _UNMOVED_MARGIN
-    solution, spread, error = _robust(
-        rows, prior, margin, slower=_MERGED_WEIGHT if merged else 1.0
-    )
+    solution, spread, error = _robust(rows, prior, margin)
     identified, note = _identified(rows, solution["b"], error, prior)
     return StepModel(
         t0_s=solution["t0"],
@@ -137,6 +131,7 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
     rows = one.lines.filter(
         pl.col("decode")
         & (pl.col("dt_s") > 0)
+        & pl.col("last_prefill").is_not_null()
         & ~pl.col("first")
         & ~pl.col("after_gap")
         & ~pl.col("emptied")
@@ -147,7 +142,8 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
     if one.clock == "stamps":
         # Silence without a prefill: a stall that the usual spacing was too wide to show.
         rows = rows.filter(
-            (pl.col("n_prefill") > 0) | (pl.col("stamp_dt_s") <= 4 + 1.5 * pl.col("dt_s"))
+            (pl.col("n_prefill") > 0)
+            | (pl.col("stamp_dt_s") <= 4 + 1.5 * pl.col("lines") * pl.col("dt_s"))
         )
     if one.lines.filter(pl.col("mixed").fill_null(False)).height:
         return rows.clear()
@@ -164,12 +160,11 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
 
 
 def _robust(
-    rows: pl.DataFrame, prior: float | None, margin: float, slower: float
+    rows: pl.DataFrame, prior: float | None, margin: float
 ) -> tuple[dict[str, float], float, float]:
     """Return the solution, the robust spread of its relative residuals, and b's error.
 
-    `margin` is the relative error of the prior on b; `slower` the weight of intervals that took
-    longer than the model says.
+    `margin` is the relative error of the prior on b.
 
     The error is the standard error that the lines alone leave on b, in seconds per token;
     infinite if they do not tell it.

@@ -282,7 +282,7 @@ def _prefill_bound() -> dict[str, str]:
 def _interference() -> dict[str, str]:
     w = Writer(pool=400_000, chunked_prefill_size=8192)
     for i in range(160):
-        if i % 3 == 0:
+        if i % 2 == 0:
             for _ in range(2):
                 w.prefill(1, 6000, 20, usage=0.2)
         w.decode(20 + i % 4, 80_000 + 900 * (i % 7))

@@ -208,6 +208,11 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         raise NotApplicable("it has too few decode lines to fit the step model (12 are needed)")
     if case.arg("enable_mixed_chunk"):
         return Clear("mixed chunks are on: prefill and decode share their passes")
+    if any(as_float(rank.lines["lines"].max(), 1.0) > 1 for rank in case.ranks):
+        raise NotApplicable(
+            "it is so long that its lines were merged, and runs of prefills cannot be told from "
+            "single ones"
+        )
 
     def judge(rank: Rank) -> list[Span]:
         runs = _runs(rank)

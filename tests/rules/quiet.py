@@ -189,8 +189,7 @@ def pre002():
     """Runs of prefills of 0.6 s; one second would be felt."""
     w = Writer(pool=400_000)
     for i in range(160):
-        if i % 2 == 0:
-            w.prefill(1, 5900, 20, usage=0.2)
+        w.prefill(1, 5900, 20, usage=0.2)
         w.decode(20 + i % 4, 80_000 + 900 * (i % 7))
     return _lines(w)
 
