@@ -44,8 +44,10 @@ OWN = re.compile(
     rf"(?P<open>\[)?(?P<stamp>(?:{_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?)"
     r"(?P<tags>(?: [A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?)*)\] "
 )
-_RANK = re.compile(r" (DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
+_RANK = re.compile(r"(?<=[ \[])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
+#: Ranks in a bracket without a stamp, as a logger of one's own prints them.
+_RANK_TAG = re.compile(r"\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
 _ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
 _ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
@@ -292,9 +294,11 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         return None
     _read_stamps(found, rest, own, after, after_at)
     if own is not None:
-        found.take_ranks(own)
+        found.take_ranks(own.start("tags"), own.end("tags") + 1)
     elif mark is not None:
         found.add("gpu_id", mark.span(1), "[0-9]+", mark[1])
+    elif tags := list(_RANK_TAG.finditer(text, pos)):
+        found.take_ranks(*tags[-1].span())
     stamp = found.values.get("stamp")
     if mark is None and not rest.strip():
         found.chain.append(BARE)
@@ -343,9 +347,9 @@ class _Found:
         self.spans.append(Span(*extent, name, pattern))
         self.values[name] = value
 
-    def take_ranks(self, own: re.Match[str]) -> None:
-        """Take the ranks behind SGLang's own stamp."""
-        for rank in _RANK.finditer(self.text, own.start("tags"), own.end("tags") + 1):
+    def take_ranks(self, start: int, end: int) -> None:
+        """Take the ranks named between two places."""
+        for rank in _RANK.finditer(self.text, start, end):
             self.add(f"{rank[1].lower()}_rank", rank.span(2), "-?[0-9]+", rank[2])
 
     def take_shape(self, rest: str, *, delimited: bool) -> bool:

@@ -890,3 +890,31 @@ def test_an_open_prompt_that_never_ends_hides_nothing(tmp_path):
     head = f'[{stamp(2)} TP0] Receive: obj=GenerateReqInput(text="and then'
     lines = [head, *[own(k % 30) for k in range(3000)]]
     assert len(rows_of(log(tmp_path, "\n".join(lines) + "\n"), "line_no")) == 3000
+
+
+def test_ranks_in_a_bracket_of_another_logger(tmp_path):
+    """A logger of one's own prints the ranks apart from the stamp, before a file name or not."""
+    path = tmp_path / "server.log"
+    tags = ("[DP3 TP11 EP2 metrics.py:222]", "[DP0 TP0]")
+    lines = [f"{stamp(k)} INFO 71{k:02d} {tags[k % 2]} {body(k)}" for k in range(60)]
+    path.write_text("\n".join(lines) + "\n")
+    frames, coverage, _ = read(path)
+    ranks = frames.batch.select("dp_rank", "tp_rank", "ep_rank").rows()
+    assert ranks == [(3, 11, 2), (0, 0, None)] * 30
+    assert frames.batch["time"].to_list() == [datetime(2026, 11, 20, 10, 0, k) for k in range(60)]
+    assert coverage.lines_partial == 0
+
+
+def test_a_tag_glued_to_a_coloured_stamp(tmp_path):
+    path = tmp_path / "server.log"
+    lines = [
+        f"{'pd'[k % 2]}{k % 2}\x1b[2m2026-11-20T10:00:{k:02d}.250907Z\x1b[0m \x1b[32m INFO\x1b[0m "
+        f"\x1b[2mworker\x1b[0m\x1b[2m:\x1b[0m {body(k)}"
+        for k in range(60)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    frames, _, _ = read(path)
+    times = [datetime(2026, 11, 20, 10, 0, k, 250_000) for k in range(60)]
+    assert frames.batch["time"].to_list() == times
+    assert frames.batch["time_has_date"].all()
+    assert frames.batch["stream"].unique().sort().to_list() == ["d1", "p0"]
