@@ -26,7 +26,7 @@ from loganalyze.prefixes import unwrap
 
 #: Bytes of which the lines of every format but `access` hold one, and access lines hardly
 #: ever do: one search finds all other lines.
-MARKS = b"#,(=!'VCRqy"
+MARKS = b"#,(=!'VCRqxy"
 #: On every statistics line but the decode lines before 0.1.17.
 BATCH = b" batch"
 #: A block is dense where it has at least one statistics line in so many bytes ...
@@ -38,9 +38,9 @@ STICKY = 7
 #: A longer line keeps its head and its tail: whatever stands between them is a prompt.
 LONG, HEAD, TAIL = 1 << 13, 5 << 10, 2 << 10
 #: Text after a line that is always at hand when it is looked at, for records of many lines.
-AHEAD = 1 << 13
-#: A record of many lines is kept up to this size.
-MAX_RECORD = 1 << 12
+AHEAD = 1 << 14
+#: A record of many lines is kept up to this size: the exception stands at a traceback's end.
+MAX_RECORD = 1 << 13
 #: An echoed prompt of many lines is followed this far.
 MAX_REQUEST = 1 << 20
 
@@ -77,6 +77,8 @@ _REQUEST_END = re.compile(
 )
 #: What table rows, Markdown and HTML put behind a line.
 _WRAPPED_END = re.compile(rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$")
+#: What a shell says of a server that was killed, as the last word of a log.
+_LAST_WORD = re.compile(rb"(?:^|\n)(?:Killed|Segmentation fault|Aborted)(?=\s*$)")
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
 
@@ -145,7 +147,7 @@ class Searcher:
 
     def finish(self) -> None:
         """Search what is left at the end of the log."""
-        data = self._carry
+        data = _LAST_WORD.sub(rb"\g<0>!", self._carry)  # it has no mark of its own
         if data and not data.endswith(b"\n"):  # half-written, unless it is all there is
             alone = self._carry_line == 1 and b"\n" not in data
             data += b"\n" if alone else CUT.encode() + b"\n"
