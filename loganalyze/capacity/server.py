@@ -84,7 +84,7 @@ class Server:
         latent: whether attention ranks keep copies of the same KV; None if not known.
         sixteen_bit: whether the pool has 16-bit elements; None if not known.
         pool_share: of additional memory, what goes to KV (the rest to Mamba states).
-        cap: running cap.
+        cap: running cap; `cap_ranks`: ranks that share what --max-running-requests is given.
         load: what the settled lines say; None without such lines.
         leak: whether tokens are in use that no request holds: then the lines do not tell what
             a request holds.
@@ -111,6 +111,7 @@ class Server:
     sixteen_bit: bool | None
     pool_share: float
     cap: int | None
+    cap_ranks: int
     tokens_per_req: float | None
     tokens_per_req_from: str
     load: predict.Load | None
@@ -186,6 +187,7 @@ def build(
         sixteen_bit=_sixteen_bit(setting, cell),
         pool_share=_pool_share(args, cells),
         cap=session.config.max_running_req if session else None,
+        cap_ranks=sharing_ranks(chosen) if chosen else setting.dp_attention,
         tokens_per_req=per_req,
         tokens_per_req_from=per_req_from,
         load=load,
@@ -196,6 +198,28 @@ def build(
         leak=leak,
     )
     return replace(server, notes=(*server.notes, *_checks(server, chosen, args)))
+
+
+def sharing_ranks(data: SessionData) -> int:
+    """Return how many DP ranks share what is given for the whole server; 1 if none do.
+
+    Ranks of DP attention share it, replicas of plain data parallelism do not. Without printed
+    arguments the rank words tell them apart: attention ranks have TP ranks of their own.
+
+    Source:
+        ServerArgs: chunked_prefill_size // dp_size; ModelRunner: max_running_requests // dp_size.
+    """
+    args = data.session.config.args
+    if args:
+        size = args.get("dp_size")
+        attention = args.get("enable_dp_attention") is True
+        return size if attention and isinstance(size, int) and size > 0 else 1
+    last, own_tp = (
+        data.batch.filter(pl.col("dp_rank") > 0)
+        .select(pl.col("dp_rank").max(), (pl.col("tp_rank").fill_null(0) > 0).all())
+        .row(0)
+    )
+    return int(last) + 1 if last and own_tp else 1
 
 
 class _Args:

@@ -164,7 +164,7 @@ def _gain(now: Server, changes: Changes, after: After, wish: Wish) -> Estimate |
         predict.Change(
             pool=after.tokens * after.ranks / (now.tokens * now.ranks),
             kv_bytes=after.kv_bytes,
-            cap=max(1, cap // now.ranks) if cap else None,
+            cap=max(1, cap // now.cap_ranks) if cap else None,
             split=after.split,
             servers=changes.replicas or 1,
             weights=after.weights,
@@ -263,7 +263,7 @@ def _present(now: Server, changes: Changes) -> str | float | int | None:
         "kv_dtype": now.setting.kv_dtype,
         "dp_attention": now.setting.dp_attention,
         "dcp": now.setting.dcp,
-        "max_running_requests": now.cap,
+        "max_running_requests": now.cap * now.cap_ranks if now.cap else None,
         "replicas": 1,
     }
     return values.get(changes.names[0])

@@ -59,7 +59,7 @@ def usual(now: Server, wish: Wish) -> list[Changes]:
     if capped and now.cap and now.tokens and now.tokens_per_req:
         fit = int(now.tokens * now.ranks / now.tokens_per_req)
         if fit > now.cap * now.ranks:
-            out.append(Changes(max_running_requests=fit))
+            out.append(Changes(max_running_requests=fit * now.cap_ranks // now.ranks))
     target = _fraction_for_target(now, wish)
     if target:
         out.append(Changes(mem_fraction=target))

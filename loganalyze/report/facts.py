@@ -450,7 +450,7 @@ def _range(e: Estimate | None, sign: str, digits: int, unit: str = "") -> str:
 def arguments(report: Report) -> list[Arguments]:
     """Return the server arguments: of the first session in full, then what changed."""
     proposed = {
-        words.change(a).split(" ")[0].lstrip("-").replace("-", "_"): f.code
+        a.flag.lstrip("-").replace("-", "_"): f.code
         for f in reversed(report.findings)
         for a in f.actions
         if a.flag and a.proposed is not None

@@ -225,10 +225,15 @@ def longest(episodes: Sequence[Episode], keep: int) -> list[Episode]:
 
 
 def change(action: Action) -> str:
-    """Say a flag's change: `--mem-fraction-static 0.88 → 0.93`; empty without a flag."""
+    """Say a flag's change: `--mem-fraction-static 0.88 → 0.93`; empty without a flag.
+
+    A flag without a value is given or left out: it takes no `True`.
+    """
     if not action.flag:
         return ""
     flag = action.flag if action.flag.startswith("-") else "--" + action.flag.replace("_", "-")
+    if isinstance(action.proposed, bool):
+        return flag if action.proposed else f"without {flag}"
     if action.proposed is None:
         return flag if action.present is None else f"{flag} (now {plain(action.present)})"
     if action.present is None:

@@ -9,6 +9,7 @@ import polars as pl
 from loganalyze.capacity import predict
 from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
+from loganalyze.rules import flags
 from loganalyze.rules.held import (
     Held,
     act,
@@ -223,9 +224,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
         gain = predict.estimate(load, predict.Change(cap=want))
         effect += f"; {gain_text(gain)}"
     present = cap if case.arg("max_running_requests") is None else None
-    out = act(
-        case, "Raise the running cap", "max-running-requests", want, effect.lstrip("; "), present
-    )
+    out = act(case, "Raise the running cap", flags.CAP, want, effect.lstrip("; "), present)
     for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
         graph = case.arg(flag.replace("-", "_"))
         if isinstance(graph, int) and graph < want:

@@ -25,6 +25,14 @@ _UNKNOWN_RANGE = ("0.4.6", NEWEST)
 #: the release.
 _ALL_ARGS = 60
 
+#: Flags that are given for the whole server; DP attention divides them among its ranks. The
+#: server arguments print the first as given and the second divided.
+CAP = "max-running-requests"
+CHUNK = "chunked-prefill-size"
+
+#: What DP attention makes of --schedule-conservativeness before it is printed.
+DP_CONSERVATIVENESS = 0.3
+
 _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import polars as pl
 
 from loganalyze import episodes as eps
+from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span
 from loganalyze.model import Action, Confidence, Episode, Estimate, Evidence, Scalar, Severity
 from loganalyze.rules import deaths, flags
@@ -270,6 +271,8 @@ def act(
 ) -> list[Action]:
     """Return one thing to do, or nothing if the log's release lacks the flag.
 
+    Values are those of one DP rank, as the statistics lines count; flags that DP attention
+    divides are shown as they are given to the server, and flags without a value as on or off.
     `present` defaults to the flag's value in the printed server arguments. A higher memory
     fraction is never proposed to a server that ran out of GPU memory, and to others only up to
     what `deaths.memory_limit` leaves, with the reason.
@@ -280,9 +283,8 @@ def act(
     if not flags.available(flag, session.release_range, session.config.args):
         return []
     name = flags.lookup(flag).name
-    if present is None:
-        value = session.config.arg(name.replace("-", "_"))
-        present = value if isinstance(value, str | int | float | bool) else None
+    present, proposed, each = _as_given(case, name, present, proposed)
+    effect = "; ".join(filter(None, (effect, each)))
     limit = memory_limit(case) if name == MEMORY_FRACTION else None
     if limit is not None and _rises(present, proposed):
         too_high = isinstance(present, int | float) and present >= limit.highest
@@ -303,6 +305,33 @@ MEMORY_FRACTION = "mem-fraction-static"
 def memory_limit(case: Case) -> deaths.MemoryLimit | None:
     """Return what deaths out of memory leave of the memory fraction; None without any."""
     return deaths.memory_limit(case.data, case.sessions)
+
+
+def _as_given(
+    case: Case, name: str, present: Scalar, proposed: Scalar
+) -> tuple[Scalar, Scalar, str]:
+    """Return present and proposed value as the server is given them, and what a rank gets."""
+    args = case.signals.session.config.args
+    value = args.get(name.replace("-", "_"))
+    printed = value if isinstance(value, str | int | float | bool) else None
+    ranks = sharing_ranks(case.data)
+    if name in (flags.CAP, flags.CHUNK) and ranks > 1:
+        whole = printed if name == flags.CAP else _times(printed, ranks)
+        each = f"{proposed:,} on each of {ranks} DP ranks" if isinstance(proposed, int) else ""
+        given = whole if whole is not None else _times(present, ranks)
+        return given, _times(proposed, ranks), each
+    if name == "schedule-conservativeness" and ranks > 1 and isinstance(printed, int | float):
+        factor = 1 / flags.DP_CONSERVATIVENESS
+        each = f"DP attention takes {flags.DP_CONSERVATIVENESS:g} times the given value"
+        return _times(printed, factor), _times(proposed, factor), each
+    return printed if present is None else present, proposed, ""
+
+
+def _times(value: Scalar, factor: float) -> Scalar:
+    """Return a number times a factor; words, None and switches as they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return value * factor if isinstance(factor, int) else round(value * factor, 2)
 
 
 def _rises(present: Scalar, proposed: Scalar) -> bool:

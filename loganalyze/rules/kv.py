@@ -10,6 +10,7 @@ from loganalyze import episodes
 from loganalyze.capacity import pool, predict
 from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
 from loganalyze.model import Action, Capacity, Estimate, Evidence, Finding, Severity
+from loganalyze.rules import flags
 from loganalyze.rules.held import (
     Held,
     act,
@@ -954,7 +955,7 @@ def _fewer_retractions(case: Case, held: Held) -> list[Action]:
             out += act(
                 case,
                 "Cap running requests at about 1.2 times what fits",
-                "max-running-requests",
+                flags.CAP,
                 cap,
                 "about half the retractions at 1 % less throughput",
                 present,
