@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,23 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
         config = replace(
             config, args=args, defaults=usual, computed=computed, args_line=row["line_no"]
         )
+        if config.capacity_line is None:
+            config = replace(config, max_running_req=_asked_cap(args))
     return config
+
+
+def _asked_cap(args: Mapping[str, object]) -> int | None:
+    """Return the running cap of a DP rank that the arguments ask for: what holds is not more.
+
+    None where they leave it to the server, and for replicas of plain data parallelism, whose
+    share depends on the release.
+    """
+    asked, ranks = args.get("max_running_requests"), args.get("dp_size", 1)
+    if not isinstance(asked, int) or not isinstance(ranks, int) or asked < 1 or ranks < 1:
+        return None
+    if ranks > 1 and args.get("enable_dp_attention") is not True:
+        return None
+    return max(1, asked // ranks)
 
 
 def _first(startup: pl.DataFrame, kind: str) -> dict[str, Any] | None:

@@ -49,6 +49,15 @@ def as_float(value: object, default: float | None = None) -> float | None:
     return float(value) if isinstance(value, int | float) else default
 
 
+def near_cap(cap: int) -> float:
+    """Return the running requests from which a cap counts as reached.
+
+    A place is empty for a moment between one request and the next: up to 2 of them or 3 %, of
+    which a small cap leaves fewer. All places of a cap below 8 must be taken.
+    """
+    return cap - max(min(2.0, cap // 8), 0.03 * cap if cap > 8 else 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A silence of one rank.

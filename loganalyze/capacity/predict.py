@@ -358,7 +358,7 @@ def _rows(
         decode = decode[first:]
     below_cap = pl.lit(True)
     if cap:
-        below_cap = pl.col("running_req") < cap - max(2.0, 0.03 * cap)
+        below_cap = pl.col("running_req") < timeline.near_cap(cap)
     window_full = (pl.col("swa_token_usage") > _WINDOW_FULL).fill_null(False) & (
         pl.col("full_token_usage") < pl.col("swa_token_usage")
     ).fill_null(True)

@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from loganalyze.capacity import predict
+from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
 from loganalyze.rules import flags
@@ -26,7 +27,10 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    waiting,
 )
+from loganalyze.rules.kv import more_room
+from loganalyze.rules.pools import state_levers
 from loganalyze.rules.registry import (
     Case,
     Clear,
@@ -37,14 +41,14 @@ from loganalyze.rules.registry import (
     rule,
 )
 from loganalyze.signals import RATIO_FLOOR, RATIO_INIT, Rank
-from loganalyze.timeline import as_float
+from loganalyze.timeline import as_float, near_cap
 
 
 def _near_cap(rank: Rank) -> pl.Expr:
     """Whether running requests stand at the cap; false where the cap is unknown."""
     if not rank.cap:
         return pl.lit(False)
-    return pl.col("running") >= rank.cap - max(2.0, 0.03 * rank.cap)
+    return pl.col("running") >= near_cap(rank.cap)
 
 
 def _unjudged(case: Case) -> None:
@@ -82,9 +86,10 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     """Requests wait because running requests stand at their cap.
 
     What it flags:
-        Running requests at max_running_requests (within 2 or 3 %) with a queue, at any KV
-        usage. Where the log does not print the cap, it is inferred if running requests stand at
-        their highest count most of the time that requests wait, while KV usage varies.
+        Running requests at max_running_requests (but for 2 or 3 %, fewer of a small cap) with a
+        queue, at any KV usage. On a PD decode server requests that wait for preallocation count as
+        a queue. Where the log does not print the cap, it is inferred if running requests stand
+        at their highest count most of the time that requests wait, while KV usage varies.
     Why it is slow:
         Beyond the cap nothing is admitted, however much KV is free. Speculative decoding resets
         the cap to 48 unless it is set; a small pool or Mamba slots lower it too.
@@ -92,27 +97,26 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
         A full pool with running requests below the cap (KV001).
     What to do:
         Raise --max-running-requests, and the largest captured CUDA graph with it, as long as
-        KV room is left; with a full pool raising the cap changes nothing.
+        KV room is left; with a full pool raising the cap changes nothing, and a server that
+        granted less than was asked for needs room first.
     Source:
         Scheduler.get_num_allocatable_reqs; ServerArgs (speculative decoding: 48).
     """
     mamba = "MAM001" in case.earlier
-    caps = {id(rank): rank.cap or _inferred_cap(rank, limits) for rank in case.ranks}
+    caps = {id(rank): rank.cap or _inferred_cap(case, rank, limits) for rank in case.ranks}
 
     def judge(rank: Rank) -> list[Span]:
         cap = caps[id(rank)]
         if not cap:
             return []
-        at_cap = (
-            pl.col("running") >= cap - max(2.0, 0.03 * cap)
-            if rank.cap
-            else pl.col("running") >= cap - 0.5
-        ) & (pl.col("queued") > 0)
+        at_cap = (pl.col("running") >= (near_cap(cap) if rank.cap else cap - 0.5)) & (
+            waiting(case) > 0
+        )
         if mamba:
             at_cap = at_cap & (pl.col("mamba_usage").fill_null(0.0) < 0.95)
         held = rank.holds(at_cap, limits["share"], limits["window_s"])
         found = joined(
-            spans(held), rank.cells(limits["join_s"]), rank.grid["queued"].fill_null(0) > 0
+            spans(held), rank.cells(limits["join_s"]), rank.select(waiting(case)).fill_null(0) > 0
         )
         return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
 
@@ -123,19 +127,20 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
                 "the cap is unknown: the max_total_num_tokens= line with "
                 "max_running_requests= is missing"
             )
-        top = max((_top(rank) for rank in case.ranks), default=0)
+        top = max((_top(case, rank) for rank in case.ranks), default=0)
         cap = next(cap for cap in caps.values() if cap)
         return Clear(f"at most {top} requests ran with a queue, the cap is {cap}")
     worst = found[0]
     cap = caps[id(worst.rank)] or 0
     inferred = worst.rank.cap is None
-    usage = worst.mean("usage")
-    full = usage is not None and usage >= 0.9
+    usage = worst.mean("full_usage")
+    full = max(usage or 0.0, worst.mean("swa_usage") or 0.0) >= 0.9
+    queue = worst.average(waiting(case))
+    cut = _cut_by_server(case, cap)
     config = case.signals.session.config
     summary = (
         f"Running requests stand at their cap of {cap}{' (inferred)' if inferred else ''} "
-        f"{spell(case, found, pl.col('queue_req') > 0)}: "
-        f"{worst.mean('queue') or 0:.0f} waiting"
+        f"{spell(case, found, waiting(case, printed=True) > 0)}: {queue:.0f} waiting"
     )
     if usage is not None:
         summary += f", KV usage {usage:.2f}"
@@ -144,20 +149,24 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     reset = [] if inferred else _reset_by_speculation(case, cap)
     if reset:
         summary += f"; speculative decoding reset the cap to {cap}, since none was set"
+    if cut:
+        summary += f"; the server set this cap itself, for want of {_short_of(case)}"
     level = confidence(case, found)
     return Finding(
         summary=summary,
         episodes=all_episodes(found),
         evidence=[
             *reset,
+            *cut,
             shown(
                 "running cap",
                 cap,
                 "requests",
-                config_line(case, config.capacity_line),
-                "inferred: the most frequent and highest running count"
-                if inferred
-                else "max_running_requests",
+                config_line(
+                    case,
+                    config.args_line if config.capacity_line is None else config.capacity_line,
+                ),
+                _cap_from(case, inferred),
             ),
             shown(
                 "running requests",
@@ -169,25 +178,87 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
             ),
             shown(
                 "waiting requests",
-                worst.mean("queue"),
+                queue,
                 "requests",
-                worst.line("queue_req"),
+                worst.line(waiting(case, printed=True)),
                 "time-weighted mean",
                 1,
             ),
             shown("mean usage", usage, "", worst.line("kv_usage"), "time-weighted", 3),
         ],
-        actions=_raise_cap(case, worst, cap, full),
+        actions=_room_for_cap(case, worst) if cut else _raise_cap(case, worst, cap, full),
         severity=severity(case, found),
         confidence="medium" if inferred and level == "high" else level,
-        competing="KV saturation (KV001): the pool is full at the cap" if full else "",
+        competing="KV saturation (KV001): the pool is full at the cap"
+        if full
+        else _one_short(case, worst, cap),
     )
 
 
-def _inferred_cap(rank: Rank, limits: Limits) -> int | None:
+def _cut_by_server(case: Case, cap: int) -> list[Evidence]:
+    """Return what shows that the server lowered what was asked for to this cap, if it did.
+
+    Releases from 0.5.14 say so; the arguments of older ones are what was asked for.
+    """
+    config = case.signals.session.config
+    said = case.data.startup.filter(
+        (pl.col("kind") == "max_running_requests_cut") & (pl.col("granted") == cap)
+    )
+    if said.height:
+        row = said.row(0, named=True)
+        asked, where = row["requested"], (row["source"], row["line_no"])
+    else:
+        value = config.args.get("max_running_requests")
+        asked = value // sharing_ranks(case.data) if isinstance(value, int) else 0
+        where = config_line(case, config.args_line)
+        if asked <= cap or config.max_running_req != cap:
+            return []
+    words = f"{asked:,} asked for, {cap:,} granted" if asked else f"{cap:,} granted"
+    return [shown("cap set by the server", words, "", where)]
+
+
+def _has_states(case: Case) -> bool:
+    """Whether requests also need a Mamba state slot."""
+    return bool(case.data.batch["mamba_usage"].count())
+
+
+def _short_of(case: Case) -> str:
+    return "Mamba state slots, or of KV" if _has_states(case) else "KV room"
+
+
+def _room_for_cap(case: Case, held: Held) -> list[Action]:
+    """What lets a server grant a higher cap: asking for one does not.
+
+    Where requests need Mamba states, those bind although the message speaks of the KV cache.
+    """
+    return state_levers(case, held) if _has_states(case) else more_room(case, held)
+
+
+def _one_short(case: Case, held: Held, cap: int) -> str:
+    """Name the fault of releases in which a prompt in chunks keeps a place that nobody uses."""
+    top = as_float(held.lines["running_req"].max(), 0.0)
+    chunked = (case.signals.session.config.chunked_prefill_size or -1) > 0
+    if top != cap - 1 or not chunked:
+        return ""
+    return (
+        f"never more than {cap - 1} of {cap} run: in some releases a prompt in chunks keeps a "
+        "place (#30294, #38118), and admission then waits for a request to finish (ADM002)"
+    )
+
+
+def _cap_from(case: Case, inferred: bool) -> str:
+    if inferred:
+        return "inferred: the most frequent and highest running count"
+    if case.signals.session.config.capacity_line is not None:
+        return "max_running_requests"
+    ranks = sharing_ranks(case.data)
+    return "max_running_requests as asked for" + (f" / {ranks} DP ranks" if ranks > 1 else "")
+
+
+def _inferred_cap(case: Case, rank: Rank, limits: Limits) -> int | None:
     """Return the cap that running requests betray by standing still at it, or None."""
     rows = rank.lines.filter(
-        pl.col("decode") & (pl.col("queue_req") > 0) & (pl.col("running_req") > 0)
+        pl.col("decode") & (waiting(case, printed=True) > 0) & (pl.col("running_req") > 0)
     )
     if rows.height < 20:
         return None
@@ -201,8 +272,8 @@ def _inferred_cap(rank: Rank, limits: Limits) -> int | None:
     return top if at_top > limits["mode_share"] * rows.height and varied else None
 
 
-def _top(rank: Rank) -> int:
-    rows = rank.lines.filter(pl.col("queue_req") > 0)["running"]
+def _top(case: Case, rank: Rank) -> int:
+    rows = rank.lines.filter(waiting(case, printed=True) > 0)["running"]
     return int(as_float(rows.max(), 0.0))
 
 
@@ -216,7 +287,8 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     )
     n = held.rank.kv_tokens
     fits = int(n / per_req) if n and per_req else None
-    want = max(cap + 1, min(round(cap + (held.mean("queue") or 0.0)), fits or 10**9))
+    queue = held.average(waiting(case))
+    want = max(cap + 1, min(round(cap + queue), fits or 10**9))
     effect = f"KV has room for about {fits} such requests" if fits else ""
     load = None if case.excerpt else predict.load(case.data)
     gain = None
@@ -231,7 +303,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
             out += act(case, "Capture graphs up to the new batch size", flag, want)
             break
     if not gains(gain):
-        return act(case, "Add a replica or send less load: a higher cap gains nothing") + out
+        return act(case, "Add a replica or send less load: a higher cap gains nothing")
     return out
 
 

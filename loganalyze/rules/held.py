@@ -69,12 +69,17 @@ class Held:
         """Return the time-weighted mean of a grid column inside the spans."""
         return as_float(self.cells[column].mean())
 
-    def line(self, column: str, *, least: bool = False) -> tuple[str | None, int | None]:
+    def average(self, values: pl.Expr) -> float:
+        """Return the time-weighted mean of an expression over the grid inside the spans."""
+        return as_float(self.cells.select(values.mean()).item(), 0.0)
+
+    def line(self, column: str | pl.Expr, *, least: bool = False) -> tuple[str | None, int | None]:
         """Return (source, line_no) of the line with the highest (lowest) value of a column."""
-        rows = self.lines.drop_nulls(column)
+        values = pl.col(column) if isinstance(column, str) else column
+        rows = self.lines.with_columns(_value=values).drop_nulls("_value")
         if not rows.height:
             return None, None
-        place = rows[column].arg_min() if least else rows[column].arg_max()
+        place = rows["_value"].arg_min() if least else rows["_value"].arg_max()
         return self.at(rows, int(place or 0))
 
     @staticmethod
@@ -212,6 +217,22 @@ def sum_of(ranks: Sequence[Rank], column: str) -> pl.Series:
     parts = [cells_of(tallest, rank.grid[column].fill_null(0)) for rank in ranks]
     frame = pl.DataFrame([part.alias(str(i)) for i, part in enumerate(parts)])
     return frame.select(pl.sum_horizontal(pl.all())).to_series()
+
+
+def waiting(case: Case, *, printed: bool = False) -> pl.Expr:
+    """Return how many requests wait, over the grid, or over lines where `printed`.
+
+    On a PD decode server most wait in #prealloc-req, on a PD prefill server for their bootstrap:
+    #queue-req holds none of them.
+    """
+    suffix, role = "_req" if printed else "", case.signals.session.role
+    queue = pl.col(f"queue{suffix}")
+    if role == "decode":
+        return queue + pl.col(f"prealloc{suffix}").fill_null(0)
+    if role == "prefill":
+        names = ("bootstrap_req", "unbootstrapped_req") if printed else ("bootstrap",)
+        return queue + pl.coalesce(*names, f"prealloc{suffix}").fill_null(0)
+    return queue
 
 
 def minimum(case: Case, seconds_: float) -> float:

@@ -41,7 +41,7 @@ from loganalyze.rules.registry import (
     rule,
 )
 from loganalyze.signals import Rank
-from loganalyze.timeline import as_float
+from loganalyze.timeline import as_float, near_cap
 
 _GIB = 2**30
 
@@ -134,7 +134,7 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
             *_cost(case, worst),
             *_load(worst),
         ],
-        actions=_more_room(case, worst),
+        actions=more_room(case, worst),
         severity=severity(case, found),
         confidence="medium" if leak and level == "high" else level,
         competing="; ".join(filter(None, (competing, leak))) or _look_alike(case, worst),
@@ -182,7 +182,7 @@ def saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     """Return the spans in which KV001 holds on a rank, by its hysteresis."""
     below_cap = pl.lit(True)
     if rank.cap:
-        below_cap = pl.col("running") < rank.cap - max(2.0, 0.03 * rank.cap)
+        below_cap = pl.col("running") < near_cap(rank.cap)
     # A retracted request waits, whether or not a line has printed the queue since.
     waits = (pl.col("queued") > 0) | (pl.col("retracted") > 0)
     if case.excerpt and rank.grid["retracted"].sum():
@@ -456,7 +456,7 @@ def _one_step_up(case: Case) -> float | None:
     return round(present + 0.02, 2) if isinstance(present, float) and present < 0.97 else None
 
 
-def _more_room(case: Case, held: Held) -> list[Action]:
+def more_room(case: Case, held: Held) -> list[Action]:
     """The levers on the pool, in order of effect, with predicted gains."""
     config, capacity = case.signals.session.config, case.signals.capacity
     out: list[Action] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
-from loganalyze.model import Finding, Severity
+from loganalyze.model import Action, Evidence, Finding, Severity
 from loganalyze.rules.held import (
+    Held,
     act,
     all_episodes,
     confidence,
@@ -19,7 +20,7 @@ from loganalyze.rules.held import (
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
-from loganalyze.timeline import as_float
+from loganalyze.timeline import as_float, near_cap
 
 
 @rule(
@@ -69,7 +70,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("full_usage") < limits["usage"])
         )
         if rank.cap:
-            blocked = blocked & (pl.col("running") < rank.cap - max(2.0, 0.03 * rank.cap))
+            blocked = blocked & (pl.col("running") < near_cap(rank.cap))
         held = rank.holds(blocked, limits["share"], limits["window_s"])
         waiting = rank.grid["queued"].fill_null(0) > 0
         found = joined(spans(held), rank.cells(limits["join_s"]), waiting)
@@ -186,12 +187,13 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         Mamba usage at or above `usage` with a queue, for `report_s` or longer.
     Why it is slow:
-        Each running request of a hybrid model needs a state slot (three with the prefix cache),
-        however short it is. KV room does not help.
+        Each running request of a hybrid model needs a state slot (several with the prefix cache:
+        mamba num / #running-req says how many), however short it is. KV room does not help.
     Not this rule:
         A full KV pool (KV001), and a running cap that is not set by the slots (RUN001).
     What to do:
-        More memory for the states, smaller states, or no prefix cache.
+        More memory for the states, smaller states, or, where a request takes several slots, no
+        prefix cache.
     Source:
         HybridReqToTokenPool; max_running_requests follows the slots.
     """
@@ -219,8 +221,7 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         )
     worst = found[0]
     slots = case.signals.session.config.mamba_slots
-    ratio = case.arg("mamba_full_memory_ratio")
-    dtype = str(case.arg("mamba_ssm_dtype") or "")
+    each = _slots_per_request(worst)
     return Finding(
         summary="All Mamba state slots are taken "
         f"{spell(case, found, pl.col('queue_req') > 0)}: "
@@ -241,6 +242,7 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 if slots
                 else []
             ),
+            *([each] if each else []),
             shown(
                 "KV usage",
                 worst.mean("full_usage"),
@@ -258,36 +260,76 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 1,
             ),
         ],
-        actions=[
-            *act(
+        actions=state_levers(case, worst),
+        severity=severity(case, found),
+        confidence=confidence(case, found),
+        competing=_cap_next(worst),
+    )
+
+
+def _cap_next(held: Held) -> str:
+    """Name the running cap, and whether it is what binds next."""
+    cap, running = held.rank.cap, held.mean("running") or 0.0
+    if cap and running >= near_cap(cap):
+        return f"the running cap of {cap} (RUN001) comes next: more slots let hardly more run"
+    return "the running cap (RUN001), where it was set by the slots"
+
+
+def _slots_per_request(held: Held) -> Evidence | None:
+    """Return the state slots that a running request takes; None where no line tells."""
+    rows = held.decode.filter((pl.col("mamba_num") > 0) & (pl.col("running_req") > 0))
+    if not rows.height:
+        return None
+    each = float(rows["mamba_num"].sum()) / float(rows["running_req"].sum())
+    where, formula = held.line("mamba_num"), "sum of mamba num / sum of #running-req"
+    return shown("state slots per running request", each, "slots", where, formula, 1)
+
+
+def state_levers(case: Case, held: Held) -> list[Action]:
+    """Return what gives requests more Mamba state slots, or makes them need fewer."""
+    ratio, size = case.arg("mamba_full_memory_ratio"), case.arg("max_mamba_cache_size")
+    fixed = isinstance(size, int) and size > 0
+    each = _slots_per_request(held)
+    slots = each.value if each is not None and isinstance(each.value, float) else None
+    return [
+        *(
+            act(case, "Ask for more state slots", "max-mamba-cache-size", "higher")
+            if fixed
+            else act(
                 case,
                 "Give the state pool more of the memory: KV has room",
                 "mamba-full-memory-ratio",
                 round(2 * ratio, 2) if isinstance(ratio, float) else 1.8,
                 "more slots, fewer KV tokens",
-            ),
-            *(
-                act(
-                    case,
-                    "Store the SSM state in bfloat16, after checking accuracy",
-                    "mamba-ssm-dtype",
-                    "bfloat16",
-                    "twice the slots against float32",
-                )
-                if dtype != "bfloat16"
-                else []
-            ),
-            *act(
+            )
+        ),
+        *(
+            act(
                 case,
-                "Without the prefix cache a request needs one slot instead of three",
+                "Store the SSM state in bfloat16, after checking accuracy",
+                "mamba-ssm-dtype",
+                "bfloat16",
+                "twice the slots against float32",
+            )
+            if str(case.arg("mamba_ssm_dtype") or "") != "bfloat16"
+            else []
+        ),
+        *(
+            act(
+                case,
+                "Without the prefix cache a request needs one slot"
+                + (f" instead of {slots:.1f}" if slots else ", with it up to three or more"),
                 "disable-radix-cache",
                 True,
-            ),
-        ],
-        severity=severity(case, found),
-        confidence=confidence(case, found),
-        competing="the running cap (RUN001), where it was set by the slots",
-    )
+            )
+            if (slots is None or slots >= _MORE_SLOTS) and not case.arg("disable_radix_cache")
+            else []
+        ),
+    ]
+
+
+#: Slots per running request from which giving up the prefix cache frees some.
+_MORE_SLOTS = 1.5
 
 
 @rule(
@@ -316,7 +358,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         A request is transferred only when its prompt and a reserve (512 tokens for each request
         it holds) fit the decode server's pool.
     Not this rule:
-        Requests held up by the link (PDD002).
+        Requests held up by the link (PDD002), or by the running cap (RUN001).
     What to do:
         More KV room on the decode servers, a lower reserve, or more decode servers.
     Source:
@@ -329,6 +371,8 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         backlog = (pl.col("prealloc") > 0) & (
             pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) > limits["usage"]
         )
+        if rank.cap:
+            backlog = backlog & (pl.col("running") < near_cap(rank.cap))
         held = rank.holds(backlog, limits["share"], limits["window_s"])
         waiting = rank.grid["prealloc"].fill_null(0) > 0
         return at_least(

@@ -122,3 +122,107 @@ def test_a_flag_without_a_value_is_printed_without_one():
     )
     (action,) = [a for a in found["KV008"].actions if a.flag]
     assert words.change(action) == "without --enable-hierarchical-cache"
+
+
+# -- the running cap --------------------------------------------------------------------------
+
+
+def mamba(token, num, usage, tokens=400_000):
+    return (
+        f"#full token: {token}, full token usage: {token / tokens:.2f}, mamba num: {num}, "
+        f"mamba usage: {usage:.2f}"
+    )
+
+
+CUTS = [
+    "max_running_requests was reduced from the requested 74 to 26 (per dp worker) due to the "
+    "available KV cache capacity.",
+    "max_running_requests reduced from the requested 74 to 26 (per dp worker), bound by "
+    "mamba_state_pool (max_mamba_cache_size=131 / 5 slots per request)",
+    None,
+]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cap_that_the_server_cut_is_not_raised_by_asking_again(cut):
+    found, _ = judged(
+        [args(max_running_requests=74, tp_size=1)]
+        + ([f"{stamp(1)} {cut}"] if cut else [])
+        + [size(400_000, 26)]
+        + [decode(60 + i, 26, mamba(90_000, 78, 0.6), 900, 48) for i in range(120)]
+    )
+    cap = found["RUN001"]
+    shown = {e.label: e for e in cap.evidence}
+    assert shown["cap set by the server"].value == "74 asked for, 26 granted"
+    assert shown["cap set by the server"].line_no == (2 if cut else 1)
+    assert "KV usage 0.2" in cap.summary  # 90,000 / 400,000, and not the 0.60 of the states
+    assert list(changes(cap)) == [
+        "--mamba-full-memory-ratio",
+        "--mamba-ssm-dtype",
+        "--disable-radix-cache",
+    ]
+
+
+def test_a_cap_cut_for_want_of_kv_asks_for_kv():
+    found, _ = judged(
+        [args(max_running_requests=74, kv_cache_dtype="auto"), f"{stamp(1)} {CUTS[0]}"]
+        + [size(400_000, 26)]
+        + [decode(60 + i, 26, plain(400_000, 90_000), 900, 48) for i in range(120)]
+    )
+    assert "--max-running-requests" not in changes(found["RUN001"])
+    assert changes(found["RUN001"])["--kv-cache-dtype"] == ("auto", "fp8_e4m3")
+
+
+def test_half_of_a_small_cap_is_not_the_cap():
+    lines = [args(), size(400_000, 4)]
+    for i in range(100):
+        lines.append(decode(60 + i, 2, plain(400_000, 40_000 + 80 * i), 80, 3))
+    found, _ = judged(lines)
+    assert "RUN001" not in found
+    assert "ADM002" in found
+
+
+def test_the_arguments_tell_the_cap_of_a_rank_where_no_capacity_line_does():
+    # 128 // 8 = 16; 15 run on every rank, one prompt in chunks holds the last place.
+    lines = [args(max_running_requests=128, chunked_prefill_size=8192, **DP)]
+    for i in range(100):
+        fields = plain(400_000, 60_000 + 40 * i)
+        lines += [decode(60 + i, 15, fields, 560, 1, rank) for rank in RANKS]
+    found, verdict = judged(lines)
+    assert verdict.primary == "RUN001"
+    assert "cap of 16" in found["RUN001"].summary
+    shown = {e.label: e for e in found["RUN001"].evidence}
+    assert shown["running cap"].formula == "max_running_requests as asked for / 8 DP ranks"
+    assert shown["running cap"].line_no == 1
+
+
+def test_a_pd_decode_server_at_its_cap_waits_in_preallocation():
+    lines = [args(disaggregation_mode="decode"), size(4_000_000, 128)]
+    for i in range(120):
+        fields = plain(4_000_000, 1_400_000) + (
+            ", pre-allocated usage: 0.00, #prealloc-req: 40, #transfer-req: 0, #retracted-req: 0"
+        )
+        lines.append(decode(60 + i, 128, fields, 4000))
+    found, verdict = judged(lines)
+    assert verdict.primary == "RUN001"
+    assert "40 waiting" in found["RUN001"].summary
+    # 128 + 40 of those 4,000,000 / 10,937 = 365 that KV has room for.
+    assert changes(found["RUN001"])["--max-running-requests"] == (128, 168)
+
+
+# -- Mamba states -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slots", "advised"), [(1, False), (3, True)])
+def test_the_prefix_cache_is_given_up_only_where_it_takes_slots(slots, advised):
+    found, _ = judged(
+        [args(), size(2_000_000, 64)]
+        + [
+            decode(60 + i, 20, mamba(300_000, 20 * slots, 1.0, 2_000_000), 1174, 6)
+            for i in range(60)
+        ]
+    )
+    shown = {e.label: e.value for e in found["MAM001"].evidence}
+    assert shown["state slots per running request"] == slots
+    off = [a for a in found["MAM001"].actions if a.flag == "--disable-radix-cache"]
+    assert [words.change(a) for a in off] == (["--disable-radix-cache"] if advised else [])
