@@ -171,7 +171,7 @@ def _rank(
     model = steps.fit_timeline(one, busy, capacity.bytes_per_token)
     lines = _with_ratio(one.lines, data, one)
     lines = _with_admitted(lines, data)
-    lines = _with_model(lines, model, one.interval)
+    lines = _with_model(lines, model, one.interval, _mixes(lines, data))
     return Rank(
         timeline=one,
         kv_tokens=capacity.kv_tokens,
@@ -268,7 +268,14 @@ def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
     )
 
 
-def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> pl.DataFrame:
+def _mixes(lines: pl.DataFrame, data: SessionData) -> bool:
+    """Whether prefill batches decode as well, so that no decode line does not mean no decoding."""
+    return bool(lines["mixed"].any()) or data.session.config.arg("enable_mixed_chunk") is True
+
+
+def _with_model(
+    lines: pl.DataFrame, model: StepModel | None, n_steps: int, mixed: bool
+) -> pl.DataFrame:
     """Add what the step model says of each decode interval.
 
     Columns: `model_step_s` (modelled seconds of a decode step at this R and T), `residual`
@@ -303,7 +310,7 @@ def _with_model(lines: pl.DataFrame, model: StepModel | None, n_steps: int) -> p
             .clip(0.0, 1.0),
         )
     usual = lines["stamp_dt_s"].median()
-    stretch = max(_STRETCH_S, 3 * as_float(usual, 0.0))
+    stretch = math.inf if mixed else max(_STRETCH_S, 3 * as_float(usual, 0.0))
     pure = (
         (pl.col("stamp_dt_s") >= stretch)
         & (pl.col("n_prefill") > _STRETCH_PREFILLS_PER_S * pl.col("stamp_dt_s"))
@@ -335,6 +342,7 @@ _STATES: dict[str, pl.Expr] = {
     "graph_off": pl.when("decode").then(~pl.col("cuda_graph")),
     "accept": pl.col("accept_len"),
     "prealloc": pl.col("prealloc_req"),
+    "images": pl.col("waiting_image_req"),
     "transfer": pl.coalesce("transfer_req", "inflight_req", "transferring_req"),
     "bootstrap": pl.coalesce("bootstrap_req", "unbootstrapped_req"),
     "pending": pl.col("pending_token"),
@@ -424,7 +432,9 @@ def _grid(
                 pl.col("need")
                 + pl.col("admitted").fill_null(0) * CLIP_TOKENS * (1 - pl.col("ratio"))
             ),
-            duty=pl.when(pl.col("duty").is_null() & _only_prefill(step_s))
+            duty=pl.when(
+                pl.col("duty").is_null() & _only_prefill(step_s) & ~pl.lit(_mixes(lines, data))
+            )
             .then(_STRETCH_DUTY)
             .otherwise("duty"),
         )
@@ -432,10 +442,18 @@ def _grid(
 
 
 def _only_prefill(step_s: float) -> pl.Expr:
-    """Whether prefill batches follow each other with a queue and no decode line closes them."""
+    """Whether prefill batches follow each other with a queue and no decode line among them.
+
+    A decode line says that 40 steps were taken: what the rest of the time went to is then for
+    the step model to tell, and without one nobody knows.
+    """
     size = max(1, round(15 / step_s))
-    rate = pl.col("n_prefill").rolling_sum(size, min_samples=1, center=True) / (size * step_s)
-    return (rate > _STRETCH_PREFILLS_PER_S) & (pl.col("queued") > 0) & ~pl.col("gap")
+    prefills, decodes = (
+        pl.col(name).rolling_sum(size, min_samples=1, center=True)
+        for name in ("n_prefill", "n_decode")
+    )
+    often = prefills / (size * step_s) > _STRETCH_PREFILLS_PER_S
+    return often & (decodes == 0) & (pl.col("queued") > 0) & ~pl.col("gap")
 
 
 def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Series, pl.Series]:

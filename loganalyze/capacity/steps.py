@@ -125,8 +125,8 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
     """Return the decode lines whose interval the model can explain.
 
     Left out: the first line, lines after a gap or an idle moment (their throughput includes
-    the silence), without CUDA graph, with a swing of the batch beyond 30 %, of mixed batches,
-    and of ranks that waited for another rank's prefill.
+    the silence), without CUDA graph unless (almost) all are, with a swing of the batch beyond
+    30 %, of mixed batches, and of ranks that waited for another rank's prefill.
     """
     rows = one.lines.filter(
         pl.col("decode")
@@ -135,10 +135,12 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
         & ~pl.col("first")
         & ~pl.col("after_gap")
         & ~pl.col("emptied")
-        & pl.col("cuda_graph").fill_null(True)
         & (pl.col("r_change") <= 0.3)
         & (pl.col("r_mean") > 0)
     )
+    # Steps without a graph are slower: they are a model of their own, of a server without one.
+    graph = rows.filter(pl.col("cuda_graph").fill_null(True))
+    rows = graph if graph.height >= MIN_LINES else rows.filter(~pl.col("cuda_graph"))
     if one.clock == "stamps":
         # Silence without a prefill: a stall that the usual spacing was too wide to show.
         rows = rows.filter(

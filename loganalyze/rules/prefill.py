@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from loganalyze.rules.held import (
     all_episodes,
     confidence,
     hold,
+    outside,
     severity,
     shown,
     spell,
@@ -45,6 +47,7 @@ from loganalyze.timeline import as_float
         "OVR001",
         "LNG001",
     ),
+    after=("PRE003",),
 )
 def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
     """Prefill takes most of the time, and decoding starves.
@@ -52,8 +55,8 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         More than `duty` of the time spent on prefill, averaged over `window_s`. The share comes
         from the fitted step model; a long stretch of prefill lines without a decode line counts
-        as well, as do prefill batches with a queue and no decode line at all. There need not be a
-        queue otherwise.
+        as well, as do prefill batches with a queue and no decode line among them. There need not
+        be a queue otherwise.
     Why it is slow:
         Prefill has priority over decoding. With long prompts and short answers the GPU computes
         prompts nearly all the time, so tokens come slowly for everyone.
@@ -92,13 +95,17 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
     prompt = (cells["new_token"] + cells["cached_token"]) / max(cells["new_seq"], 1.0)
     rate = cells["new_token"] / max(worst.seconds, 1.0)
     model = worst.rank.model
+    giant = _giant(case, found)
     evidence = [
         shown(
             "share of time spent on prefill",
             worst.mean("duty"),
             "",
             worst.line("new_token"),
-            "(p0 x prefill batches + p1 x new tokens) / time, fitted",
+            "(p0 x prefill batches + p1 x new tokens) / time, fitted"
+            if model is not None
+            else "no step model: prefill batches follow each other without a decode line, which "
+            "counts as 0.8",
             3,
         ),
         shown("prompt tokens computed", rate, "token/s", (None, None), "sum #new-token / time", 0),
@@ -142,13 +149,30 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
                 if cells["cached_token"]
                 else []
             ),
-            *_larger_chunk(case),
+            *([] if giant else _larger_chunk(case)),
             *act(case, "Give prefill its own servers (PD disaggregation), or add replicas"),
         ],
         severity=severity(case, found),
         confidence=confidence(case, found, competing=model is None),
         competing="a full KV pool (KV001) would need more KV; here KV levers do not help",
+        explained_by="PRE003" if giant else None,
     )
+
+
+#: Chunks of a prompt from which it alone makes others wait.
+_GIANT_CHUNKS = 8
+
+
+def _giant(case: Case, found: Sequence[Held]) -> bool:
+    """Whether most of these spells is a few giant prompts (PRE003), and not many prompts."""
+    finding = case.earlier.get("PRE003")
+    if finding is None or not isinstance(finding.evidence[0].value, int):
+        return False
+    if finding.evidence[0].value < _GIANT_CHUNKS:
+        return False
+    held = sum(int(one.mask.sum()) for one in found)
+    inside = sum(int((one.mask & ~outside(case, one.rank, "PRE003")).sum()) for one in found)
+    return 2 * inside >= held
 
 
 def _larger_chunk(case: Case) -> list[Action]:
@@ -197,7 +221,7 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         Short prefills between decode steps, which are normal, and prefill taking most of the
         time (PRE001).
     What to do:
-        Smaller chunks, --enable-mixed-chunk, or PD disaggregation.
+        --enable-mixed-chunk, with smaller chunks if need be, or PD disaggregation.
     Source:
         Scheduler: prefill has priority, and chunks of one prompt run back to back.
     """
@@ -273,24 +297,24 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         episodes=all_episodes(found),
         evidence=evidence,
         actions=[
-            *(
-                act(
-                    case,
-                    "Smaller prefill chunks",
-                    "chunked-prefill-size",
-                    chunk // 2,
-                    "shorter stutters",
-                    chunk,
-                )
-                if chunk and chunk > 2048
-                else []
-            ),
             *act(
                 case,
                 "Run prefill chunks and decodes in one pass",
                 "enable-mixed-chunk",
                 True,
                 "no stutters; gen throughput then under-reports",
+            ),
+            *(
+                act(
+                    case,
+                    "With mixed chunks, smaller ones: each pass gets shorter",
+                    "chunked-prefill-size",
+                    chunk // 2,
+                    "alone it does not help: all chunks of a prompt come before the next decode",
+                    chunk,
+                )
+                if chunk and chunk > 2048
+                else []
             ),
             *act(case, "Give prefill its own servers (PD disaggregation)"),
         ],
@@ -324,7 +348,7 @@ def _runs(rank: Rank) -> pl.DataFrame | None:
         "chunks": Limit(3.0, "chunks", "consecutive full chunks of one prompt"),
         "stall_s": Limit(10.0, "s", "decoding stands still for this long"),
     },
-    after=("PRE001",),
+    explains=("ADM001", "ADM002", "ADM003", "QUE001"),
 )
 def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
     """A very long prompt stops decoding while its chunks are computed.
@@ -337,7 +361,9 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
     Not this rule:
         Many prompts at once (PRE001).
     What to do:
-        Smaller chunks, mixed chunks, or a server of its own for such prompts.
+        A server of its own for such prompts, PD disaggregation, or mixed chunks, which let others
+        decode meanwhile. The chunk size does not help: all chunks of a prompt are computed before
+        anything else.
     Source:
         Scheduler: one chunked request at a time, prefill first.
     """
@@ -406,20 +432,15 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
             )
         ],
         actions=[
-            *(
-                act(
-                    case,
-                    "Smaller prefill chunks",
-                    "chunked-prefill-size",
-                    max(2048, chunk // 2),
-                    "shorter stutters for the others",
-                    chunk,
-                )
-                if chunk > 2048
-                else []
-            ),
-            *act(case, "Run prefill chunks and decodes in one pass", "enable-mixed-chunk", True),
             *act(case, "Send very long prompts to a server of their own"),
+            *act(
+                case,
+                "Run prefill chunks and decodes in one pass",
+                "enable-mixed-chunk",
+                True,
+                "running requests go on decoding; waiting ones still wait",
+            ),
+            *act(case, "Give prefill its own servers (PD disaggregation)"),
         ],
         severity=Severity.WARNING,
         confidence="medium",
