@@ -462,8 +462,19 @@ def _starved_finding(case: Case, limits: Limits, cause: _Cause) -> list[Held]:
         raise NotApplicable("a PD prefill server keeps no running requests")
     return hold(
         case.ranks,
-        lambda rank: [span for span, why in _starved(case, rank, limits) if why == cause],
+        lambda rank: [
+            span
+            for span, why in _starved(case, rank, limits)
+            if why == cause and not _in_chunks(rank, span)
+        ],
     )
+
+
+def _in_chunks(rank: Rank, span: Span) -> bool:
+    """Whether most prefills of a span are chunks of long prompts: others wait for those."""
+    lines = Held(rank, [span]).lines.filter("prefill")
+    chunks = lines.filter(pl.col("cut") | pl.col("continued"))
+    return 2 * chunks.height > lines.height
 
 
 def _need_evidence(case: Case, held: Held) -> list[Evidence]:
@@ -838,8 +849,10 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         Scheduler._get_new_batch_prefill_raw: the conditions under which a request is skipped.
     """
     _unjudged(case)
-    if not any(rank.kv_tokens for rank in case.ranks):
+    images = bool((case.data.batch["waiting_image_req"] > 0).any())
+    if not images and not any(rank.kv_tokens for rank in case.ranks):
         raise NotApplicable("the pool size is unknown: the max_total_num_tokens= line is missing")
+    waits_for_images = pl.col("images").fill_null(0)
 
     def judge(rank: Rank) -> list[Span]:
         calm = (rank.past_max("usage", limits["memory_s"]) < limits["usage"]) & (
@@ -847,8 +860,8 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         )
         room = pl.col("running") < limits["cap_share"] * rank.cap if rank.cap else pl.lit(True)
         waits = (
-            (pl.col("queued") > 0.5)
-            & ~pl.col("starved")
+            ((pl.col("queued") > 0.5) | (waits_for_images > 0))
+            & ~pl.col("starved").fill_null(False)
             & room
             & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
             & _other_pool_has_room()
@@ -868,7 +881,7 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         own = outside(case, rank, *codes) & calm.fill_null(False)
         held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"])
         found = at_least(joined(spans(held), rank.cells(20)), rank.cells(limits["report_s"]))
-        queue = rank.grid["queue"]
+        queue = rank.select(pl.col("queue") + waits_for_images)
         return [
             s for s in found if as_float(queue[s[0] : s[1]].mean(), 0.0) >= limits["min_queue"]
         ]
@@ -878,25 +891,58 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         return Clear("no queue without one of the usual causes")
     worst = found[0]
     causes = _candidates(case)
+    late = worst.average(waits_for_images)
+    if late >= limits["min_queue"]:
+        causes = [(f"{late:.0f} wait for their images", _encoder(case)), *causes]
     named = "; candidates: " + ", ".join(text for text, _ in causes) if causes else ""
+    cap_known = worst.rank.cap is not None
+    rival = "conservative admission (ADM001), if clients ask for very many tokens"
+    if not cap_known:
+        running = worst.decode["running_req"].drop_nulls()
+        still = running.len() > 1 and running.min() == running.max()
+        stands = f": {running[0]:,} run in every decode line" if still else ""
+        unknown = "the log prints no max_running_requests="
+        rival = f"the running cap (RUN001){stands}; {unknown}; or {rival}"
     return Finding(
-        summary="Requests wait although KV, running cap and prefill leave room "
-        f"{spell(case, found)}: usage {worst.mean('usage') or 0:.2f}, "
+        summary="Requests wait although KV"
+        + (", running cap and prefill leave room " if cap_known else " and prefill leave room ")
+        + f"{spell(case, found)}: usage {worst.mean('usage') or 0:.2f}, "
         f"{worst.mean('running') or 0:.0f} running, {worst.mean('queue') or 0:.0f} "
         f"waiting{named}",
         episodes=all_episodes(found),
         evidence=_need_evidence(case, worst),
         actions=[action for _, actions in causes for action in actions]
-        or act(
-            case,
-            "Look for what holds requests back: LoRA adapters per batch, prefix "
-            "loading from storage, scheduling policy",
-        ),
+        or act(case, f"Look for what holds requests back: {', '.join(_not_excluded(case))}"),
         severity=severity(case, found),
         confidence=confidence(
             case, found, inferred=case.signals.capacity.kv_tokens_source == "inferred"
         ),
-        competing="conservative admission (ADM001), if clients ask for very many tokens",
+        competing=rival,
+    )
+
+
+def _not_excluded(case: Case) -> list[str]:
+    """Return what may hold requests back, without what the printed arguments show to be off."""
+    args = case.signals.session.config.args
+    features = {
+        "LoRA adapters per batch": ("enable_lora", "lora_paths"),
+        "prefix loading from storage": ("hicache_storage_backend",),
+        "the scheduling policy": ("schedule_policy",),
+    }
+    kept = [
+        words
+        for words, names in features.items()
+        if not any(name in args for name in names)
+        or any(args.get(name) not in (None, False, "fcfs", "lpm") for name in names)
+    ]
+    return [*kept, "grammars that are still compiled", "a limit on new prefills"]
+
+
+def _encoder(case: Case) -> list[Action]:
+    return act(
+        case,
+        "Look at the encoder (its server, its batch, the image cache): it gets images ready more "
+        "slowly than requests come",
     )
 
 
@@ -917,6 +963,18 @@ def _candidates(case: Case) -> list[tuple[str, list[Action]]]:
             (
                 "the prefill delayer",
                 act(case, "Test without the prefill delayer", "enable-prefill-delayer", False),
+            )
+        )
+    rounds = case.arg("prefill_decode_interval")
+    if isinstance(rounds, int) and rounds > 0:
+        out.append(
+            (
+                f"the decode rounds between prefills ({rounds})",
+                act(
+                    case,
+                    "Prefill more often: --prefill-decode-interval holds prefills back for "
+                    f"{rounds} decode rounds",
+                ),
             )
         )
     if isinstance(case.arg("prefill_max_requests"), int):
@@ -988,6 +1046,7 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
         room = pl.col("running") < limits["cap_share"] * rank.cap if rank.cap else pl.lit(True)
         calm = (
             (pl.col("queued") == 0)
+            & (pl.col("images").fill_null(0) == 0)
             & (pl.col("running") > 0)
             & (pl.col("usage") < limits["usage"])
             & room

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from loganalyze.capacity.steps import MIN_LINES
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Action, Finding, Severity
 from loganalyze.rules.held import (
@@ -41,8 +42,10 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     """Decode steps run without a CUDA graph.
 
     What it flags:
-        Decode lines that print `cuda graph: False` for `report_s` or longer. Prefill lines print
-        it too from 0.5.9 and are False as a rule: they do not count.
+        Two or more decode lines that print `cuda graph: False`, for `report_s` or longer.
+        Prefill lines print it too from 0.5.9 and are False as a rule: they do not count, and
+        neither do lines next to another DP rank's prefill, unless more requests run than ever
+        with a graph.
     Why it is slow:
         Without a captured graph each kernel of each step is launched from Python.
     Not this rule:
@@ -55,11 +58,13 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     """
 
     def judge(rank: Rank) -> list[Span]:
-        off = rank.holds(pl.col("graph_off") > 0.5, limits["share"], 5.0)
-        return at_least(
+        without = rank.select(pl.col("graph_off") > 0.5) & ~_others_prefill(case, rank)
+        off = rank.holds(without, limits["share"], 5.0)
+        found = at_least(
             joined(spans(off), rank.cells(limits["join_s"])),
             minimum(case, limits["report_s"]) / rank.step_s,
         )
+        return found if Held(rank, found).decode.height > 1 else []
 
     if case.arg("disable_cuda_graph"):
         return Clear("CUDA graphs are disabled by --disable-cuda-graph")
@@ -67,6 +72,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("decode steps ran with a graph")
     worst = found[0]
+    said = spell(case, found, ~pl.col("cuda_graph"), of="decode")
     off = worst.decode.filter(~pl.col("cuda_graph"))
     on = worst.rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))
     least_off, most_on = as_float(off["running_req"].min()), as_float(on["running_req"].max())
@@ -76,7 +82,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         shown("most running requests with a graph", most_on, "requests", (None, None)),
     ]
     slow = off["residual"].drop_nulls()
-    if slow.len() >= 3 and on.height:
+    if slow.len() >= 3 and on.height >= MIN_LINES:
         evidence.append(
             shown(
                 "step time without a graph against the model with one",
@@ -112,7 +118,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
             present=worst.rank.cap,
         )
     return Finding(
-        summary=f"Decode steps run without a CUDA graph {spell(case, found)}: "
+        summary=f"Decode steps run without a CUDA graph {said}: "
         + (
             f"more than {most_on:.0f} requests run"
             if by_size
@@ -127,6 +133,25 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         if by_size
         else "graphs disabled or failed to capture, or other DP ranks in prefill",
     )
+
+
+def _others_prefill(case: Case, rank: Rank) -> pl.Series:
+    """Return where another rank's prefill may have kept a step of this rank from its graph.
+
+    Ranks step together: while one is in prefill, all run without a graph. More requests than
+    ran with a graph at any time are a reason of their own.
+    """
+    cells = rank.grid["cell"]
+    busy = pl.repeat(False, cells.len(), eager=True, dtype=pl.Boolean)
+    for other in case.ranks:
+        if other is not rank:
+            near = other.grid.filter(pl.col("n_prefill") > 0)["cell"]
+            beside = pl.concat([near - 1, near, near + 1]).unique()
+            busy = busy | cells.is_in(beside.implode())
+    on = rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))["running_req"].max()
+    if on is not None:
+        busy = busy & (rank.grid["running"] <= as_float(on, 0.0)).fill_null(True)
+    return busy
 
 
 @rule(

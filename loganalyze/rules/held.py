@@ -120,23 +120,28 @@ def seconds(found: Sequence[Held]) -> float:
     )
 
 
-def spell(case: Case, found: Sequence[Held], counted: pl.Expr | None = None) -> str:
+def spell(
+    case: Case, found: Sequence[Held], counted: pl.Expr | None = None, of: str | None = None
+) -> str:
     """Say for how long and since when: `for 42.7 min (95 % of the log) from 11:31:52`.
 
-    An excerpt has no durations: its lines are said, of the spells those that are `counted`.
+    An excerpt has no durations: its lines are said, of the spells those that are `counted`, of
+    all lines or those of one phase (`of`: decode or prefill).
     """
     episodes = all_episodes(found)
     first = episodes[0]
     clock = f" from {first.start:%H:%M:%S}" if first.start else f" from line {first.first_line}"
     ranks = ranks_of(case, found)
     if case.excerpt:
-        keep = pl.lit(True) if counted is None else counted
+        phase = pl.lit(True) if of is None else pl.col(of)
+        keep = phase if counted is None else phase & counted
         lines = sum(int(held.lines.filter(keep)["lines"].sum()) for held in found)
-        all_lines = case.signals.n_lines
+        all_lines = sum(int(rank.lines.filter(phase)["lines"].sum()) for rank in case.ranks)
+        kind = f"{of} line" if of else "line"
         return (
-            f"in {lines} of {all_lines} lines{clock}{ranks}"
+            f"in {lines} of {all_lines} {kind}s{clock}{ranks}"
             if all_lines > 1
-            else "in the only line"
+            else f"in the only {kind}"
         )
     total = seconds(found)
     share = total / max(case.signals.span_s, total, 1.0)
@@ -151,6 +156,15 @@ def ranks_of(case: Case, found: Sequence[Held]) -> str:
     names = [held.rank.label or "a rank without a name" for held in found]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return f" on {', '.join(names[:4])}{more}"
+
+
+def thrown_back(times: float) -> str:
+    """Say how often running requests were thrown back to the queue."""
+    return (
+        "a running request was thrown back"
+        if times == 1
+        else f"{times:.0f} times a running request was thrown back"
+    )
 
 
 def severity(case: Case, found: Sequence[Held]) -> Severity:

@@ -29,6 +29,7 @@ from loganalyze.rules.held import (
     shown,
     spell,
     sum_of,
+    thrown_back,
 )
 from loganalyze.rules.registry import (
     Case,
@@ -119,7 +120,7 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         )
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
     if lost:
-        summary += f"; {lost:.0f} times a running request was thrown back"
+        summary += f"; {thrown_back(lost)}"
     competing = _rival(case, found)
     level = confidence(case, found, competing=bool(competing))
     leak = _may_leak(case, worst)

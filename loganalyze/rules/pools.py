@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
 from loganalyze.rules.held import (
     Held,
@@ -17,6 +17,7 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    thrown_back,
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
@@ -33,6 +34,9 @@ from loganalyze.timeline import as_float, near_cap
             0.6, "fraction", "usage of the sliding-window pool from which it may block"
         ),
         "usage": Limit(0.90, "fraction", "usage of the full pool below which that one has room"),
+        "lost_usage": Limit(
+            0.95, "fraction", "usage of the sliding-window pool at which a retraction is due to it"
+        ),
         "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
         "window_s": Limit(15.0, "s", "window"),
         "report_s": Limit(20.0, "s", "shortest spell"),
@@ -45,10 +49,13 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         A queue with the sliding-window pool above `swa_usage` and fewer free tokens in it than
-        in the full pool, which is below `usage`.
+        in the full pool, which is below `usage`. Or a running request that is thrown back with
+        that pool above `lost_usage`, whether or not anything waits.
     Why it is slow:
         A hybrid model needs room in both pools. Up to 0.5.9 a new request is charged with its
-        whole prompt and output against the small pool, so it blocks at about 0.7 already.
+        whole prompt and output against the small pool, so it blocks at about 0.7 already. Where
+        tokens that left the window are not freed, one long request fills it, is thrown back, and
+        starts anew.
     Not this rule:
         A full full-attention pool (KV001). A reader of `token usage` alone sees only that one.
     What to do:
@@ -67,14 +74,17 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
             (pl.col("swa_usage") > limits["swa_usage"])
             & small
             & (pl.col("queued") > 0)
-            & (pl.col("full_usage") < limits["usage"])
+            & _full_pool_has_room(limits)
         )
         if rank.cap:
             blocked = blocked & (pl.col("running") < near_cap(rank.cap))
         held = rank.holds(blocked, limits["share"], limits["window_s"])
         waiting = rank.grid["queued"].fill_null(0) > 0
         found = joined(spans(held), rank.cells(limits["join_s"]), waiting)
-        return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
+        found = at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
+        pressed = small & (pl.col("swa_usage") > limits["swa_usage"]) & _full_pool_has_room(limits)
+        lost = mask_of(_lost_to_window(rank, pressed, limits), rank.grid.height)
+        return spans(mask_of(found, rank.grid.height) | lost)
 
     found = hold(case.ranks, judge)
     if not found:
@@ -91,12 +101,28 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         min(1.0, round(ratio + 0.1, 2)) if isinstance(ratio, float) and ratio < 1 else "higher"
     )
     chunk = config.chunked_prefill_size
-    return Finding(
-        summary="The sliding-window KV pool is full while the full pool has room "
-        f"{spell(case, found, pl.col('queue_req') > 0)}: "
+    lost = sum(float(held.cells["retracted"].sum()) for held in found)
+    kept = _kept_beyond_window(worst)
+    speculates = ", or test without speculative decoding" if _speculates(case) else ""
+    upgrade = act(
+        case,
+        f"Upgrade{speculates}: this release keeps tokens that left the window"
+        if kept
+        else "Upgrade: later releases estimate the need per window",
+    )
+    summary = (
+        "The sliding-window KV pool is full while the full pool has room "
+        f"{spell(case, found, pl.col('swa_token_usage') > limits['swa_usage'])}: "
         f"usage {worst.mean('swa_usage') or 0:.2f} against "
         f"{worst.mean('full_usage') or 0:.2f}, {worst.mean('running') or 0:.0f} "
-        f"running, {worst.mean('queue') or 0:.0f} waiting",
+        f"running, {worst.mean('queue') or 0:.0f} waiting"
+    )
+    if lost:
+        summary += f"; {thrown_back(lost)}"
+    if kept:
+        summary += "; tokens that left the window are not freed"
+    return Finding(
+        summary=summary,
         episodes=all_episodes(found),
         evidence=[
             *pool_evidence(case),
@@ -115,6 +141,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 "time-weighted",
                 3,
             ),
+            *([kept] if kept else []),
             shown(
                 "usage of the full pool",
                 worst.mean("full_usage"),
@@ -133,6 +160,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
             ),
         ],
         actions=[
+            *(upgrade if kept else []),
             *act(
                 case,
                 "Give the sliding-window pool a larger share",
@@ -153,11 +181,57 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 else []
             ),
             *act(case, "Share one memory pool between the two", "enable-unified-memory", True),
-            *act(case, "Upgrade: later releases estimate the need per window"),
+            *([] if kept else upgrade),
         ],
         severity=severity(case, found),
         confidence=confidence(case, found),
         competing="the full pool (KV001) has room, so it is not the limit",
+    )
+
+
+def _full_pool_has_room(limits: Limits) -> pl.Expr:
+    return pl.col("full_usage") < limits["usage"]
+
+
+def _lost_to_window(rank: Rank, pressed: pl.Expr, limits: Limits) -> list[Span]:
+    """Return the spans in which the small pool filled until a running request was thrown back."""
+    grid = rank.grid.select(
+        pressed=pressed.fill_null(False),
+        lost=pl.col("retracted") > 0,
+        full=pl.col("swa_usage").fill_null(0.0) >= limits["lost_usage"],
+    )
+    # The line that prints the fall of usage may share the retraction's second.
+    reach = rank.cells(15)
+    lost = grid["lost"] & (grid["full"].cast(pl.Int8).rolling_max(reach, min_samples=1) > 0)
+    found = joined(spans(grid["pressed"] | lost), reach)
+    return [(first, end) for first, end in found if bool(lost[first:end].any())]
+
+
+def _speculates(case: Case) -> bool:
+    return bool(case.data.batch["accept_len"].count())
+
+
+#: Windows of the models that SGLang serves are at most half of this, in tokens.
+_NO_WINDOW = 16_384
+
+
+def _kept_beyond_window(held: Held) -> Evidence | None:
+    """Return what shows that tokens outside the window stay in its pool; None if nothing does."""
+    rows = held.decode.filter(
+        (pl.col("swa_token") >= 0.98 * pl.col("full_token"))
+        & (pl.col("swa_token") > _NO_WINDOW * pl.col("running_req"))
+        & (pl.col("running_req") > 0)
+    )
+    if not rows.height or 2 * rows.height < held.decode.filter(pl.col("swa_token") > 0).height:
+        return None
+    place = int(rows["swa_token"].arg_max() or 0)
+    return shown(
+        "sliding-window tokens per request, as many as full-attention tokens",
+        rows["swa_token"][place] / rows["running_req"][place],
+        "tokens",
+        held.at(rows, place),
+        "#swa token / #running-req: what left the window was not freed",
+        0,
     )
 
 

@@ -38,6 +38,14 @@ def decode(second, running, fields, rate, queue=0, rank="TP0", graph=True):
     )
 
 
+def prefill(second, fields, running, queue=0, seqs=1, new=351, cached=36, rank="TP0", more=""):
+    return (
+        f"{stamp(second, rank)} Prefill batch, #new-seq: {seqs}, #new-token: {new}, "
+        f"#cached-token: {cached}, {fields}, #running-req: {running}, #queue-req: {queue}, "
+        f"{more}cuda graph: False, input throughput (token/s): 117.00"
+    )
+
+
 def plain(tokens, token):
     return f"#token: {token}, token usage: {token / tokens:.2f}"
 
@@ -226,3 +234,164 @@ def test_the_prefix_cache_is_given_up_only_where_it_takes_slots(slots, advised):
     assert shown["state slots per running request"] == slots
     off = [a for a in found["MAM001"].actions if a.flag == "--disable-radix-cache"]
     assert [words.change(a) for a in off] == (["--disable-radix-cache"] if advised else [])
+
+
+# -- a share of prefill that nothing shows ----------------------------------------------------
+
+
+def starting(seconds, decodes):
+    """A full pool in which a request is let in every third second, a decode line each second."""
+    lines = []
+    for i in range(seconds):
+        if i % 3 == 2:
+            lines.append(prefill(i, "token usage: 0.92", 39, 29, more="#pending-token: 11000, "))
+        if decodes:
+            lines.append(
+                decode(i, 40, plain(88_000, 80_000 + 90 * (i % 5)), 1600, 30, graph=False)
+            )
+    return lines
+
+
+@pytest.mark.parametrize("seconds", [600, 11])  # enough lines for a model, and too few
+def test_prefill_lines_among_decode_lines_are_not_a_share_of_time(seconds):
+    # 1,600 token/s / 40 requests x 40 steps: a decode line takes the second that it covers.
+    found, verdict = judged(starting(seconds, decodes=True))
+    assert verdict.primary == "KV001"
+    assert "PRE001" not in found
+
+
+def test_prefill_lines_alone_are_one():
+    found, _ = judged(starting(120, decodes=False))
+    (share, *_) = found["PRE001"].evidence
+    assert share.value == 0.8
+    assert share.formula.startswith("no step model")
+    assert found["PRE001"].confidence == "low"
+
+
+def test_mixed_batches_decode_without_a_decode_line():
+    found, _ = judged([args(enable_mixed_chunk=True), *starting(120, decodes=False)])
+    assert "PRE001" not in found
+
+
+# -- a pool that fills without a queue --------------------------------------------------------
+
+
+def window(token, swa, tokens, n_swa):
+    return (
+        f"#full token: {token}, full token usage: {token / tokens:.2f}, #swa token: {swa}, "
+        f"swa token usage: {swa / n_swa:.2f}, accept len: 3.10, accept rate: 0.52"
+    )
+
+
+def test_a_window_pool_filled_by_one_request_again_and_again():
+    # 260 tokens a second into 78,000: full after 300 s, thrown back, and anew.
+    lines = [args(speculative_algorithm="DFLASH"), size(778_000, 64)]
+    for again in range(2):
+        at = 60 + 310 * again
+        for i in range(1, 301):
+            lines.append(decode(at + i, 1, window(260 * i, 260 * i, 778_000, 78_000), 260))
+        lines.append(
+            f"{stamp(at + 301)} KV cache pool is full. Retract requests. #retracted_reqs: 1, "
+            "#new_tokens_gained: 78000, #new_token_ratio: 0.0980 -> 1.0000"
+        )
+    found, verdict = judged(lines)
+    assert (verdict.status, verdict.primary) == ("saturated", "SWA001")
+    lost = found["SWA001"]
+    assert "2 times a running request was thrown back" in lost.summary
+    assert "tokens that left the window are not freed" in lost.summary
+    assert lost.actions[0].text.startswith("Upgrade, or test without speculative decoding")
+    shown = {e.label: e.value for e in lost.evidence}
+    kept = "sliding-window tokens per request, as many as full-attention tokens"
+    assert shown[kept] == 78_000
+    # From usage 0.60 (180 s) to the retraction, twice.
+    assert [e.duration_s for e in lost.episodes] == pytest.approx([120, 120], abs=5)
+
+
+def test_images_that_are_not_ready_are_no_lack_of_clients():
+    lines = [args(), size(400_000, 64)]
+    for i in range(100):
+        more = "waiting-image-req: 47, "
+        lines.append(prefill(60 + i, "token usage: 0.05", 2, 0, new=3000, more=more))
+    found, verdict = judged(lines)
+    assert "CLI001" not in found
+    assert verdict.primary == "QUE001"
+    assert "47 wait for their images" in found["QUE001"].summary
+    assert "encoder" in found["QUE001"].actions[0].text
+
+
+# -- a queue that the log does not explain ----------------------------------------------------
+
+
+def test_a_queue_with_an_unknown_cap_names_the_cap_first():
+    lines = [f"{stamp(1)} KV Cache is allocated. #tokens: 750000, KV size: 40.00 GB"]
+    lines += [decode(60 + i, 32, plain(750_000, 157_000 + 9 * i), 693, 5) for i in range(15)]
+    for i in range(120):
+        lines.append(prefill(75 + i, "token usage: 0.21", 31, 5))
+        lines.append(decode(75 + i, 32, plain(750_000, 157_000), 693, 5))
+    found, _ = judged(lines)
+    queue = found["QUE001"]
+    assert "although KV and prefill leave room" in queue.summary
+    assert queue.competing.startswith("the running cap (RUN001): 32 run in every decode line")
+
+
+def test_only_features_that_may_be_on_are_candidates():
+    off = {"enable_lora": None, "lora_paths": None, "hicache_storage_backend": None}
+    lines = [args(prefill_decode_interval=400, schedule_policy="fcfs", **off), size(750_000, 16)]
+    for i in range(120):
+        lines.append(prefill(60 + i, "token usage: 0.00", 1, 2))
+        lines.append(decode(60 + i, 1, plain(750_000, 900), 40, 2))
+    found, _ = judged(lines)
+    (action,) = found["QUE001"].actions
+    assert "--prefill-decode-interval" in action.text
+    assert "LoRA" not in found["QUE001"].summary + action.text
+
+
+# -- decode steps without a graph -------------------------------------------------------------
+
+
+def test_one_decode_line_beside_another_ranks_prefill_is_no_missing_graph():
+    spec = "accept len: 2.67, accept rate: 0.67"
+    found, verdict = judged(
+        [prefill(i, "token usage: 0.71", 95, 2, 4, 14_208, 0, f"DP{i} TP0") for i in (0, 1)]
+        + [decode(1, 96, f"{plain(590_000, 398_976)}, {spec}", 1609, 5, "DP0 TP0", graph=False)]
+    )
+    assert "GRF001" not in found
+    assert verdict.status == "undetermined"
+
+
+def test_few_decode_lines_without_a_graph_are_counted_as_such():
+    lines = [prefill(0, "token usage: 0.10", 3, 0)]
+    lines += [decode(i, 4, plain(100_000, 9_000), 400, graph=i > 2) for i in range(1, 5)]
+    found, _ = judged(lines)
+    assert "in 2 of 4 decode lines" in found["GRF001"].summary
+
+
+# -- giant prompts ----------------------------------------------------------------------------
+
+
+def giants():
+    """A prompt of 40 chunks, 1.4 s each, in which 12 running requests wait; then they decode."""
+    lines = [args(chunked_prefill_size=8192), size(4_000_000, 256)]
+    at = 60.0
+    for _ in range(6):
+        for i in range(40):
+            more = f"#pending-token: {8192 * (40 - i)}, "
+            usage = f"token usage: {0.05 + 8192 * i / 4_000_000:.2f}"
+            lines.append(prefill(at, usage, 12, 18, 1, 8192, 0, more=more))
+            at += 1.4
+        lines.append(prefill(at, "token usage: 0.14", 12, 0, 18, 3000, 0))
+        for _ in range(20):
+            at += 1
+            lines.append(decode(at, 30, plain(4_000_000, 500_000), 1200))
+    return lines
+
+
+def test_those_behind_a_giant_prompt_wait_for_it_and_not_for_admission():
+    found, verdict = judged(giants())
+    assert verdict.primary == "PRE003"
+    assert {"ADM001", "ADM002", "ADM003"}.isdisjoint(found)
+    assert found["PRE001"].explained_by == "PRE003"
+    # All chunks of a prompt are computed before the next decode, however small they are.
+    advice = {**changes(found["PRE001"]), **changes(found["PRE003"])}
+    assert "--chunked-prefill-size" not in advice
+    assert "server of their own" in found["PRE003"].actions[0].text
