@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+
+def utf8(name: str) -> str:
+    r"""Return a file's name as text that every output can hold.
+
+    Names on Linux are bytes, which Python gives as lone surrogates where they are no UTF-8; no
+    table, JSON or database takes those. Such a byte is written `\xff`, so that two names never
+    become one; any other half of a character, which only escapes in a text give, as U+FFFD.
+    """
+
+    def written(half: re.Match[str]) -> str:
+        byte = ord(half[0]) - 0xDC00
+        return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else "\ufffd"
+
+    return re.sub("[\ud800-\udfff]", written, name)
+
 
 class LogAnalyzeError(Exception):
     """An error for the person at the keyboard.
@@ -13,8 +30,8 @@ class LogAnalyzeError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = utf8(message)
+        self.hint = utf8(hint)
 
 
 class InputError(LogAnalyzeError):

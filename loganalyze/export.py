@@ -10,6 +10,7 @@ kept (store.py); the second one writes.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from polars.io.plugins import register_io_source
 
 from loganalyze import derive, duplicates, filters, reading, schema, sessions
 from loganalyze.duplicates import Marker
-from loganalyze.errors import UsageError
+from loganalyze.errors import InputError, UsageError
 from loganalyze.filters import Filters
 from loganalyze.frames import Frames
 from loganalyze.model import Unreadable
@@ -35,7 +36,9 @@ Format = Literal["parquet", "csv", "ndjson"]
 #: Statistics lines held to find the sessions; some between any two starts are enough.
 _PLAN_ROWS = 20_000
 #: A spreadsheet would run these as formulas.
-_FORMULA = r"^([=+\-@\t\r])"
+_FORMULA = r"^([=+\-@\t])"
+#: A terminal would obey these, or show the rest of the line in another order.
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def write(
@@ -55,8 +58,8 @@ def write(
         paths: log files; `-` is standard input.
         target: file to write.
         frame: which frame; see schema.py for its columns.
-        form: parquet, csv or ndjson. In CSV a text that a spreadsheet would run as a formula
-            gets a leading apostrophe.
+        form: parquet, csv or ndjson. In the latter two, text is as `readable` and `csv_text`
+            give it; Parquet has it as it was logged.
         columns: names of the columns to write, in this order; all by default.
         chosen: rows to keep; all by default.
         redact: whether hosts, addresses, keys and user names are taken out of texts.
@@ -66,8 +69,9 @@ def write(
         Inputs that could not be read; the others are in the file.
 
     Raises:
-        InputError: no input could be used.
+        InputError: no input could be used, or one went away between the two readings.
         UsageError: the frame has no such column.
+        OSError: the target cannot be written.
     """
     declared = schema.FRAMES[frame]
     for name in columns:
@@ -98,12 +102,18 @@ def write(
     lazy = register_io_source(rows, schema=schema.dtypes(declared))
     if columns:
         lazy = lazy.select(*dict.fromkeys(columns))
-    if form == "parquet":
-        lazy.sink_parquet(target)
-    elif form == "csv":
-        lazy.with_columns(pl.col(pl.String).str.replace(_FORMULA, "'$1")).sink_csv(target)
-    else:
-        lazy.sink_ndjson(target)
+    try:
+        if form == "parquet":
+            lazy.sink_parquet(target)
+        elif form == "csv":
+            lazy.with_columns(csv_text()).sink_csv(target)
+        else:
+            lazy.with_columns(readable()).sink_ndjson(target)
+    except pl.exceptions.ComputeError as error:
+        # How Polars says that the disk is full, for some forms.
+        if told := re.search(r"([^:]+) \(os error (\d+)\)", str(error)):
+            raise OSError(int(told[2]), told[1].strip()) from error
+        raise
     return unreadable
 
 
@@ -114,14 +124,33 @@ def _near(name: str, declared: Sequence[Column]) -> str:
     return f"columns: {', '.join(near)}"
 
 
+def readable() -> pl.Expr:
+    """Return all text columns with U+FFFD for control characters but tab and newline."""
+    return pl.col(pl.String).str.replace_all(_CONTROL, "\ufffd")
+
+
+def csv_text() -> pl.Expr:
+    """Return all text columns as a spreadsheet may open them: readable, and no formula.
+
+    What a spreadsheet would run gets a leading apostrophe.
+    """
+    return readable().str.replace(_FORMULA, "'$1")
+
+
 def _finished(
     read: Sequence[Source], frame: Frame, found: sessions.Plan, marker: Marker | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the frame's chunks with sessions, duplicates and derived columns."""
     parser = Parser(requests="all" if frame == "request" else "errors")
     for source in read:
+        lines = source.lines
         for chunk in parser.read(source):
             table = found.assign(getattr(chunk, frame))
             if table.height:
                 table = marker.mark(table) if marker else table
                 yield derive.add_columns(table) if frame == "batch" else table
+        if source.lines < lines:
+            raise InputError(
+                f"{source.name}: became shorter while it was read",
+                hint="was it rotated? export a copy of it",
+            )

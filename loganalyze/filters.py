@@ -14,7 +14,7 @@ from datetime import date, datetime, time, timedelta
 import polars as pl
 
 from loganalyze import derive
-from loganalyze.errors import InputError, UsageError
+from loganalyze.errors import InputError, UsageError, utf8
 from loganalyze.model import SessionData
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -88,7 +88,7 @@ def expression(filters: Filters, end: datetime | None) -> pl.Expr:
             chosen |= _rank_condition(rank)
         keep &= chosen
     if filters.sources:
-        keep &= pl.col("source").is_in(filters.sources)
+        keep &= pl.col("source").is_in([utf8(name) for name in filters.sources])
     return keep
 
 
@@ -109,26 +109,35 @@ def moment(text: str, end: datetime) -> datetime:
     )
     if relative:
         unit = next(u for u in relative.groups()[1:] if u)
-        return end - timedelta(seconds=float(relative[1]) * _UNITS[unit])
+        try:
+            return end - timedelta(seconds=float(relative[1]) * _UNITS[unit])
+        except OverflowError:
+            raise UsageError(f"{text!r} is before all time", hint="write -30m or -2h") from None
     try:
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?", text):
             clock = text if text[1] != ":" else f"0{text}"
             return datetime.combine(end.date(), time.fromisoformat(clock))
         if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
             return datetime.combine(date.fromisoformat(text), time())
-        return datetime.fromisoformat(text).replace(tzinfo=None)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
             f"cannot read the time {text!r}",
             hint="write 2026-02-24 12:03:07, 12:03, or -30m for 30 minutes before the log's end",
         ) from None
+    if found.tzinfo is not None:
+        raise UsageError(
+            f"{text!r} names a time zone, and the log's own times name none",
+            hint="write the time as the log prints it, without a zone",
+        )
+    return found
 
 
 def _rank_condition(rank: str) -> pl.Expr:
     columns = {word: column for column, word in derive.RANK_WORDS.items()}
     condition = pl.lit(True)
     for word in rank.upper().split():
-        match = re.fullmatch(r"([A-Z_]+)(-?\d+)", word)
+        match = re.fullmatch(r"([A-Z_]+)(-?\d{1,9})", word)
         if not match or match[1] not in columns:
             raise UsageError(
                 f"cannot read the rank {rank!r}",

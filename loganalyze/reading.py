@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from loganalyze import capacity, filters, sessions
-from loganalyze.errors import InputError
+from loganalyze.errors import InputError, utf8
 from loganalyze.filters import Filters
 from loganalyze.frames import Frames
 from loganalyze.model import SessionData, Unreadable
@@ -92,7 +92,7 @@ def rotated(read: Sequence[Source]) -> dict[str, str]:
 
 def _unreadable(error: InputError, names: Sequence[str]) -> Unreadable:
     """Return the failure with the input's name apart from the message."""
-    name = next((n for n in names if error.message.startswith(f"{n}: ")), "-")
+    name = next((n for n in map(utf8, names) if error.message.startswith(f"{n}: ")), "-")
     message = error.message.removeprefix(f"{name}: ").removeprefix("standard input: ")
     return Unreadable(name, message, error.hint)
 

@@ -30,7 +30,7 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import IO, NamedTuple, cast
 
-from loganalyze.errors import InputError
+from loganalyze.errors import InputError, utf8
 from loganalyze.model import LogSource
 
 try:
@@ -571,10 +571,11 @@ class _ListedMember(io.RawIOBase):
 
 
 class Source:
-    """One log.
+    r"""One log.
 
     Attributes:
-        name: as given on the command line; `archive!member` for a member of an archive.
+        name: as given on the command line; `archive!member` for a member of an archive. Bytes
+            of it that are no UTF-8 are written `\xff`.
         group: name of the rotated set it belongs to; its own name where it stands alone.
         size_bytes: size as stored; None for standard input until it was read.
         kind: file, gzip, zstd, xz, bzip2, lz4, stdin, tar member, zip member; with ", utf-16"
@@ -594,7 +595,7 @@ class Source:
         codecs_: tuple[str, ...] = (),
         encoding: str | None = None,
     ) -> None:
-        self.name = self.group = name
+        self.name = self.group = utf8(name)
         self.size_bytes = size_bytes
         self.kind = kind
         self.tz: str | None = None
@@ -659,7 +660,10 @@ class Source:
         """
         self._index = [(1, 0)]
         first_line, since_index, told = 1, 0, 0
-        stream, counted = self._open_text()
+        try:
+            stream, counted = self._open_text()
+        except OSError as error:
+            raise InputError(f"{self.name}: cannot be read ({error.strerror})") from error
         with stream:
             try:
                 for data, n_raw in _whole_lines(stream, size):

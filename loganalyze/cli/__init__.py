@@ -28,7 +28,7 @@ from loganalyze.cli.query import query
 from loganalyze.cli.report import report
 from loganalyze.cli.scan import scan
 from loganalyze.cli.selfcheck import selfcheck
-from loganalyze.errors import LogAnalyzeError
+from loganalyze.errors import LogAnalyzeError, utf8
 
 #: Exit statuses of every command (the README has the table).
 UNUSABLE = 2
@@ -50,7 +50,7 @@ class Program(click.Group):
         **extra: Any,  # noqa: ANN401 (click's own)
     ) -> click.Context:
         """Keep the command line as typed in `ctx.obj`: a report says how to make it again."""
-        typed = shlex.join(["loganalyze", *args])
+        typed = utf8(shlex.join(["loganalyze", *args]))
         return super().make_context(info_name, args, parent, obj=typed, **extra)
 
     def main(  # type: ignore[override]

@@ -13,6 +13,7 @@ from typing import IO
 
 import click
 
+from loganalyze.cli import _shared
 from loganalyze.errors import UsageError
 
 STDIO = "-"
@@ -51,7 +52,7 @@ def write_all(outputs: Sequence[tuple[str, str | bytes]]) -> None:
     for output, text in outputs:
         write(output, text)
         if output != STDIO:
-            click.echo(f"wrote {output}", err=True)
+            _shared.tell(f"wrote {output}")
 
 
 def write(output: str, content: str | bytes) -> None:
@@ -102,12 +103,18 @@ def whole(output: str) -> Iterator[Path]:
 _NOT_WRITTEN = "nothing was written there; choose another place or free some room"
 
 
-def to_stdout(content: str | bytes) -> None:
-    """Print a result; a reader that has left (`| head`) is no error."""
+def to_stdout(content: str | bytes) -> bool:
+    """Print a result; a reader that has left (`| head`) is no error.
+
+    Returns:
+        Whether it was there to read it.
+    """
     try:
         click.echo(content, nl=isinstance(content, str) and not content.endswith("\n"))
     except BrokenPipeError:
         _drop_stdout()
+        return False
+    return True
 
 
 def _copy_to_stdout(file: IO[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypedDict, Unpack
 
 import click
 
-from loganalyze.errors import UsageError
+from loganalyze.errors import UsageError, utf8
 
 if TYPE_CHECKING:
     from loganalyze.filters import Filters
@@ -203,19 +204,27 @@ def read_config(path: str | None) -> dict[str, float]:
     if path is None:
         return {}
     try:
-        with open(path, "rb") as file:
-            tables = tomllib.load(file)
+        with open(path, encoding="utf-8-sig") as file:
+            tables = tomllib.loads(file.read())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="--config names a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, a huge number
         raise UsageError(f"{path}: not TOML: {error}", hint=_CONFIG_HINT) from error
     limits: dict[str, float] = {}
     for code, table in tables.items():
-        for name, value in table.items() if isinstance(table, dict) else [("", None)]:
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {code} is no table", hint=_CONFIG_HINT)
+        for name, value in table.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise UsageError(f"{path}: {code}.{name} is not a number", hint=_CONFIG_HINT)
-            limits[f"{code}.{name}"] = float(value)
-    return limits
+            limits[f"{code}.{name}"] = math.inf if abs(value) > 1e300 else float(value)
+
+    from loganalyze import rules
+
+    try:
+        return rules.checked_overrides(limits)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
 
 
 _CONFIG_HINT = "one table per rule: [KV001], and under it enter_usage = 0.95"
@@ -265,5 +274,14 @@ def print_error(message: str, hint: str = "") -> None:
     """Print `loganalyze: ...` and `hint: ...` to standard error."""
     for name, text in (("loganalyze", message), ("hint", hint)):
         if text:
-            # File names may hold control characters, which a terminal must not obey.
-            click.echo("".join(c if c.isprintable() else "?" for c in f"{name}: {text}"), err=True)
+            tell(f"{name}: {text}")
+
+
+def tell(line: str) -> None:
+    """Print a line to standard error."""
+    click.echo(printable(line), err=True)
+
+
+def printable(line: str) -> str:
+    """Return a line without control characters: file names hold any, and terminals obey."""
+    return "".join(c if c.isprintable() else "?" for c in utf8(line))

@@ -12,9 +12,10 @@ from loganalyze import formats as line_formats
 from loganalyze import reading, sessions
 from loganalyze import rules as library
 from loganalyze.cli import _shared
-from loganalyze.errors import UsageError
+from loganalyze.errors import UsageError, utf8
 from loganalyze.frames import Frames
 from loganalyze.parse import Parser
+from loganalyze.report import words
 from loganalyze.rules import flags as flag_table
 from loganalyze.rules.registry import Rule
 from loganalyze.store import Store
@@ -102,7 +103,7 @@ def spoken(log: str, on_progress: Callable[[int], None] | None) -> tuple[Facts, 
     ranges = [s.session.release_range for s in sessions.split(Frames(**store.frames()))]
     releases = list(dict.fromkeys(" to ".join(dict.fromkeys(r)) for r in ranges if r))
     facts = {
-        "log": log,
+        "log": utf8(log),
         "lines": coverage.lines_total,
         "releases": releases,
         "formats": dict(coverage.by_kind),
@@ -112,7 +113,7 @@ def spoken(log: str, on_progress: Callable[[int], None] | None) -> tuple[Facts, 
     wide = max(map(len, coverage.by_kind), default=0)
     return facts, "\n".join(
         [
-            f"{log}: {coverage.lines_total:,} lines",
+            f"{words.clean(log)}: {coverage.lines_total:,} lines",
             f"SGLang {' or '.join(releases) or 'of a release that the lines do not tell'}",
             *(f"  {kind:{wide}}  {n:8,}" for kind, n in coverage.by_kind.items() if n),
             f"{coverage.lines_unrecognised:,} lines look like statistics and cannot be read; "

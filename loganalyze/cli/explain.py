@@ -35,4 +35,4 @@ def explain(code: str | None, flag: str | None, as_json: bool) -> None:
         facts, text = _texts.flags() if flag == "list" else _texts.flag(flag)
     else:
         facts, text = _texts.rule(code) if code else _texts.rules()
-    _outputs.to_stdout(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else text)
+    _outputs.to_stdout(json.dumps(facts, indent=2) if as_json else text)

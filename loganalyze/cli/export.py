@@ -95,6 +95,6 @@ def export(
             on_progress=tick,
         )
     if output != _outputs.STDIO:
-        click.echo(f"wrote {output}", err=True)
+        _shared.tell(f"wrote {output}")
     _shared.print_unreadable(unreadable)
     ctx.exit(_shared.SOME_UNREADABLE if unreadable else 0)

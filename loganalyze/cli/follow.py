@@ -88,7 +88,14 @@ def follow(
             notifier.tell(follow_json.alert(change))
 
     try:
-        loop.run(logs, follower, on_change=on_change, on_status=screen.status, on_note=screen.note)
+        loop.run(
+            logs,
+            follower,
+            on_change=on_change,
+            on_status=screen.status,
+            on_note=screen.note,
+            is_over=lambda: screen.deserted and not channels and server is None,
+        )
     except KeyboardInterrupt:
         raise click.Abort from None
     except InputError:
@@ -106,10 +113,12 @@ class _Screen:
 
     Attributes:
         latest: the last status, which other threads may read.
+        deserted: whether the reader of standard output has left (`| head`).
     """
 
     def __init__(self, follower: Follower, as_json: bool) -> None:
         self.latest = follower.status()
+        self.deserted = False
         self._follower = follower
         self._json = as_json
         self._live = not as_json and sys.stdout.isatty()
@@ -124,8 +133,7 @@ class _Screen:
         if self._json:
             whole = change.event == "end" and self._follower.statistics
             report = self._follower.report() if whole else None
-            _outputs.to_stdout(follow_json.change(change, report))
-            sys.stdout.flush()
+            self._write(follow_json.change(change, report))
             return
         self._print(follow_text.change(change))
         self._said = time.monotonic()
@@ -157,8 +165,10 @@ class _Screen:
 
     def _print(self, line: str) -> None:
         self._erase()
-        _outputs.to_stdout(line)
-        sys.stdout.flush()
+        self._write(line)
+
+    def _write(self, line: str) -> None:
+        self.deserted |= not _outputs.to_stdout(line)
 
     def _erase(self) -> None:
         """Take the view away, so that the next output stands in its place."""

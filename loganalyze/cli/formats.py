@@ -28,4 +28,4 @@ def formats(log: str | None, as_json: bool) -> None:
     else:
         with _shared.progress([log]) as tick:
             facts, text = _texts.spoken(log, tick)
-    _outputs.to_stdout(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else text)
+    _outputs.to_stdout(json.dumps(facts, indent=2) if as_json else text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from loganalyze.cli import _outputs, _shared
+from loganalyze.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -50,10 +51,13 @@ def _text(rows: pl.DataFrame, form: str) -> str:
     """Return rows for a terminal, or all of them for a program."""
     import polars as pl
 
+    from loganalyze import export
     from loganalyze.report import words
 
     if form == "csv":
-        return rows.write_csv().rstrip("\n")
+        if any(dtype.is_nested() for dtype in rows.dtypes):
+            raise UsageError("a CSV holds no lists", hint="--json prints them")
+        return rows.with_columns(export.csv_text()).write_csv().rstrip("\n")
     if form == "json":
         lines = (json.dumps(row, default=_plain) for row in rows.iter_rows(named=True))
         return "\n".join(lines)

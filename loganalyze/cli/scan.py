@@ -131,7 +131,10 @@ def scan(
     done = archive.scan(paths, output, options, _teller(line, as_json, redact), line.show)
     line.clear()
     for text in _said(done, output):
-        click.echo(text, err=as_json)
+        if as_json:
+            _shared.tell(text)
+        else:
+            _outputs.to_stdout(_shared.printable(text))
     ctx.exit(_status(done, fail_on))
 
 

@@ -45,5 +45,5 @@ def selfcheck(ctx: click.Context, as_json: bool) -> None:
     ]
     text = "\n".join([*lines, f"{passed} of {total} rules find what was planted for them."])
     facts = [dataclasses.asdict(one) for one in found]
-    _outputs.to_stdout(json.dumps(facts, indent=2, ensure_ascii=False) if as_json else text)
+    _outputs.to_stdout(json.dumps(facts, indent=2) if as_json else text)
     ctx.exit(0 if passed == total else _shared.FAIL_ON_REACHED)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from loganalyze import __version__, pipeline, reading, rules, signals
 from loganalyze.compare import measures, settings, settled
 from loganalyze.compare.measures import Run
-from loganalyze.errors import InputError, UsageError
+from loganalyze.errors import InputError, UsageError, utf8
 from loganalyze.filters import Filters
 from loganalyze.model import (
     Comparison,
@@ -94,7 +94,7 @@ def compare(
         try:
             side, run = _side(name, logs, how)
         except InputError as error:
-            unreadable.append(Unreadable(name, error.message, error.hint))
+            unreadable.append(Unreadable(utf8(name), error.message, error.hint))
             continue
         pairs.append(_pair(first, base, side, run))
     if not pairs:
@@ -143,7 +143,7 @@ def _load(path: str, how: _How, on_progress: Callable[[int], None] | None) -> _L
             redactor=how.redactor,
         )
     except InputError as error:
-        name = f"{path}: "
+        name = f"{utf8(path)}: "
         return InputError(name + error.message.removeprefix(name), hint=error.hint)
     return _Loaded(report, sessions)
 
@@ -167,7 +167,7 @@ def _side(
     if max(warm_ups.values(), default=0) > 1:
         notes.append("the request mix changed within this run; its settled time holds both mixes")
     side = Side(
-        name=how.redactor.text(name),
+        name=how.redactor.text(utf8(name)),
         report=how.redactor.report(report),
         settled=time.stretches if time else (),
         settled_s=time.seconds if time else 0.0,

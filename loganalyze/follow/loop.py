@@ -48,7 +48,7 @@ def run(
         PipeTail() if path == "-" else FileTail(path) for path in paths
     ]
     for tail in tails:
-        follower.add(tail.path, "stdin" if tail.path == "-" else "file")
+        follower.add(tail.name, "stdin" if tail.path == "-" else "file")
     _history(tails, follower, on_change, on_note)
     on_status()
     last_line = last_status = time.monotonic()
@@ -70,7 +70,7 @@ def run(
         if not came and not any(isinstance(t, PipeTail) and not t.ended for t in tails):
             time.sleep(poll_s)
     for tail in tails:
-        for change in follower.push(tail.path, tail.finish()):
+        for change in follower.push(tail.name, tail.finish()):
             on_change(change)
     for change in follower.finish():
         on_change(change)
@@ -94,19 +94,22 @@ def _history(
         _check(tail.path)
         while True:
             data = _read(tail)
-            follower.push(tail.path, data, history=True)
+            follower.push(tail.name, data, history=True)
             if tail.caught_up:
                 break
         if tail.waiting:
-            on_note(f"{tail.path}: not there yet; waiting for it")
+            on_note(f"{tail.name}: not there yet; waiting for it")
     if follower.lines:
         for change in follower.catch_up():
             on_change(change)
 
 
 def _check(path: str) -> None:
-    """Refuse what is there already and cannot grow line by line."""
-    if not os.path.isfile(path) or os.path.getsize(path) == 0:
+    """Refuse what is there already and cannot grow line by line.
+
+    To open a pipe without a writer would wait for ever, and a device never ends.
+    """
+    if not os.path.exists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
         return
     (source, *more) = open_sources([path])
     if more or source.kind != "file":
@@ -129,11 +132,11 @@ def _round(
         was_waiting, rotations = tail.waiting, tail.rotations
         data = tail.read(wait_s) if isinstance(tail, PipeTail) else _read(tail)
         if was_waiting and not tail.waiting:
-            on_note(f"{tail.path}: found")
+            on_note(f"{tail.name}: found")
         if tail.rotations > rotations:
-            on_note(f"{tail.path}: rotated; going on with the new file")
+            on_note(f"{tail.name}: rotated; going on with the new file")
         came |= bool(data)
-        for change in follower.push(tail.path, data):
+        for change in follower.push(tail.name, data):
             on_change(change)
         if tail.caught_up or not data:
             return came

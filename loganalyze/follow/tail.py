@@ -11,6 +11,7 @@ import select
 import sys
 from typing import Literal
 
+from loganalyze.errors import utf8
 from loganalyze.sources import KEEP_HEAD, KEEP_TAIL, MAX_LINE
 
 #: Bytes taken at once, so that one busy log does not starve the others.
@@ -49,13 +50,14 @@ class FileTail:
     """Follows a file by its name.
 
     Attributes:
+        name: its path as text, for people and records.
         waiting: whether the file is not there (yet).
         caught_up: whether everything in the file was read at the last call.
         rotations: how often another file, or a shortened one, took its place.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.name = path, utf8(path)
         self.waiting = True
         self.caught_up = False
         self.rotations = 0
@@ -139,7 +141,7 @@ class PipeTail:
     """Follows standard input until it ends."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.path = "-"
+        self.path = self.name = "-"
         self.waiting = False
         self.caught_up = False
         self.rotations = 0

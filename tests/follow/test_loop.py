@@ -96,7 +96,7 @@ def test_several_files(saturated, tmp_path):
 
 
 def test_a_directory_is_no_log(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a directory"):
         Script().run(Follower(), tmp_path)
 
 

@@ -1,0 +1,113 @@
+"""No home, no language, no terminal, no reader, warnings as errors: the answer is the same."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from program import EXCERPT, FOUNDING, ROOT, process, strict_json
+
+from loganalyze.cli import _outputs
+
+BARE = {"PATH": os.environ["PATH"]}
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        BARE,
+        BARE | {"LANG": "C", "LC_ALL": "C"},
+        BARE | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        BARE | {"HOME": "/nonexistent", "TERM": "dumb", "COLUMNS": "0", "TZ": "Nowhere/None"},
+        BARE | {"PYTHONWARNINGS": "error"},
+    ],
+    ids=["bare", "LANG=C", "ascii", "no home, odd terminal", "warnings"],
+)
+def test_the_environment_changes_nothing(tmp_path, env):
+    outputs = {"--json": "-", "-o": tmp_path / "p.html", "--figure": tmp_path / "f.svg"}
+    args = [word for pair in outputs.items() for word in pair]
+    result = process("report", EXCERPT, *args, env=env, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert strict_json(result.stdout.decode("ascii"))["verdict"]["primary"] == "KV001"
+    assert (tmp_path / "p.html").read_bytes().decode("utf-8").endswith("</html>")
+    assert b"KV001" in result.stderr
+
+
+def test_warnings_as_errors_do_not_stop_a_scan(tmp_path):
+    env = BARE | {"PYTHONWARNINGS": "error"}
+    result = process("scan", EXCERPT, "-o", tmp_path / "out", env=env)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["explain"],
+        ["formats"],
+        ["plan", "--log", FOUNDING],
+        ["compare", FOUNDING, FOUNDING],
+        ["report", FOUNDING, "--markdown", "-"],
+        ["scan", EXCERPT, "-o", "out"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_a_reader_that_leaves_is_no_error(tmp_path, args):
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = f"from loganalyze.cli import main; main({[os.fspath(a) for a in args]!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 0
+    assert b"loganalyze: " not in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_following_ends_when_its_reader_leaves(tmp_path):
+    """Nobody would ever see another word of it."""
+    log = tmp_path / "server.log"
+    log.write_bytes(FOUNDING.read_bytes())
+    child = subprocess.Popen(
+        [sys.executable, "-m", "loganalyze", "follow", str(log)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    child.stdout.close()
+    deadline = time.monotonic() + 120
+    with log.open("ab") as file:
+        while child.poll() is None and time.monotonic() < deadline:
+            file.write(FOUNDING.read_bytes())
+            file.flush()
+            time.sleep(1)
+    child.kill()
+    assert child.wait() == 0
+
+
+def test_standard_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "loganalyze", "explain", "KV001"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+    assert done.returncode == 2
+    first, *_ = done.stderr.decode().splitlines()
+    assert first == "loganalyze: No space left on device"
+
+
+def test_a_reader_that_left_is_known(monkeypatch):
+    def left(*args, **options):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(_outputs.click, "echo", left)
+    monkeypatch.setattr(_outputs, "_drop_stdout", lambda: None)
+    assert _outputs.to_stdout("text") is False
