@@ -24,6 +24,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+#: Half of a character, which no output can hold.
+_HALF = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
 _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -87,6 +89,8 @@ def _fields(body: str, separator: str) -> list[tuple[str, str]]:
 
 def _literal(text: str) -> object:
     """Return the Python literal, or the text itself where it is none."""
+    if _HALF.search(text):
+        return text
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -149,14 +149,19 @@ def read(path: str) -> dict[str, Any]:
     hint = "--model-config takes the config.json in the model's folder"
     try:
         with open(path, encoding="utf-8") as file:
-            config = json.load(file)
+            config = json.load(file, parse_int=_size)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", hint=hint) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}", hint=hint) from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object", hint=hint)
     return config
+
+
+def _size(digits: str) -> float:
+    """Return a whole number; one that counts nothing real becomes a float, which is no size."""
+    return int(digits) if len(digits) < 16 else float(digits)
 
 
 def cells(config: Config, setting: Setting) -> tuple[KvCell, ...]:

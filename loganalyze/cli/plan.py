@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from loganalyze.cli import _outputs, _shared
+
+
+class _Amount(click.FloatRange):
+    """A number within limits; click takes `nan` for one."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 (click's own)
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number, or fail as click does."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+#: More of anything is a slip of the finger, and no longer to be counted in a float.
+_MOST = 10**12
+_AMOUNT = _Amount(0, _MOST, min_open=True)
+_COUNT = click.IntRange(1, _MOST)
 
 
 @click.command(
@@ -39,23 +62,23 @@ from loganalyze.cli import _outputs, _shared
 )
 @click.option(
     "--gpu-mem-gib",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_AMOUNT,
     help="Memory of one GPU, free before the weights are loaded.",
 )
 @click.option(
     "--weights-gib",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_AMOUNT,
     help="What the weights take on one GPU (without a log).",
 )
 @click.option(
     "--mem-fraction",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=_Amount(0, 1, min_open=True, max_open=True),
     help="--mem-fraction-static as it is now.",
 )
-@click.option("--tp", type=click.IntRange(min=1), help="Tensor parallel size.")
-@click.option("--pp", type=click.IntRange(min=1), help="Pipeline parallel size.")
-@click.option("--dcp", type=click.IntRange(min=1), help="Decode context parallel size.")
-@click.option("--dp-attention", type=click.IntRange(min=1), help="DP attention ranks.")
+@click.option("--tp", type=_COUNT, help="Tensor parallel size.")
+@click.option("--pp", type=_COUNT, help="Pipeline parallel size.")
+@click.option("--dcp", type=_COUNT, help="Decode context parallel size.")
+@click.option("--dp-attention", type=_COUNT, help="DP attention ranks.")
 @click.option("--kv-dtype", metavar="DTYPE", help="--kv-cache-dtype as it is now.")
 @click.option(
     "--kv-layout",
@@ -63,27 +86,27 @@ from loganalyze.cli import _outputs, _shared
     help="How a sparse-attention (DSA) model stores fp8 KV: raw, or with scales.",
 )
 @click.option(
-    "--draft-layers", type=click.IntRange(min=0), help="Layers of a speculative draft model."
+    "--draft-layers", type=click.IntRange(0, 1000), help="Layers of a speculative draft model."
 )
-@click.option("--page-size", type=click.IntRange(min=1), help="Tokens of one KV page.")
+@click.option("--page-size", type=_COUNT, help="Tokens of one KV page.")
 @click.option(
     "--mamba-ssm-dtype", "ssm_dtype", metavar="DTYPE", help="Element type of Mamba states."
 )
 @click.option(
     "--gpu-bandwidth",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_AMOUNT,
     metavar="GB/S",
     help="Peak memory bandwidth of the GPU; narrows what long contexts may cost.",
 )
 @click.option(
     "--tokens-per-request",
     "tokens_per_req",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_AMOUNT,
     help="KV tokens that a running request holds (default: measured).",
 )
 @click.option(
     "--target-concurrency",
-    type=click.IntRange(min=1),
+    type=_COUNT,
     help="Requests that should run at the same time.",
 )
 @click.option(
@@ -97,12 +120,12 @@ from loganalyze.cli import _outputs, _shared
 )
 @click.option(
     "--remaining-requests",
-    type=click.IntRange(min=1),
+    type=_COUNT,
     help="Requests that are left: prints the time they take, now and after each lever.",
 )
 @click.option(
     "--remaining-tokens",
-    type=click.IntRange(min=1),
+    type=_COUNT,
     help="Tokens that are left to generate, instead of requests.",
 )
 @click.option("--explain", is_flag=True, help="Print the arithmetic of every number.")

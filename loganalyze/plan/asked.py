@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -131,7 +130,7 @@ def _read_value(key: str, value: str) -> float | int | str:
         number = float(value) if key in _FLOATS else int(value)
     except ValueError:
         raise UsageError(f"--what-if {key.replace('_', '-')}={value}: not a number") from None
-    if not math.isfinite(number) or number <= 0 or (key == "mem_fraction" and number >= 1):
+    if not 0 < number < (1 if key == "mem_fraction" else 1e12):
         raise UsageError(
             f"--what-if {key.replace('_', '-')}={value}: out of range",
             hint="a memory fraction lies between 0 and 1" if key == "mem_fraction" else "",
