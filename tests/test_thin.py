@@ -63,7 +63,15 @@ def test_prefill_lines_are_summed_into_one_and_states_carry_no_sums():
 
 def test_a_decode_line_keeps_what_was_prefilled_since_the_one_before():
     rows = [
-        (0, "prefill", 0.5, 1, 4, 0.0, 100),  # before the first decode line: nobody knows what else
+        (
+            0,
+            "prefill",
+            0.5,
+            1,
+            4,
+            0.0,
+            100,
+        ),  # before the first decode line: nobody knows what else
         (0, "decode", 0.5, 1, 4, 10.0, 0),
         (1, "prefill", 0.5, 1, 4, 0.0, 200),
         (1, "prefill", 0.5, 1, 4, 0.0, 300),

@@ -174,7 +174,7 @@ def public(address: str) -> str:
 
 
 def _public_value(name: str, value: str) -> str:
-    if redact.args({name: unquote(value)})[1]:
+    if redact.Redactor().args({name: unquote(value)})[1]:
         return redact.REMOVED
     if _OPAQUE.fullmatch(unquote(value)):  # its hash still tells one object from another
         return f"[removed {inputs.digest([value])[:8]}]"

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 
 import polars as pl
 
-from loganalyze import __version__, pipeline, plan, redact, schema, sources
+from loganalyze import __version__, pipeline, plan, schema, sources
 from loganalyze.errors import InputError, LogAnalyzeError
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample
@@ -167,7 +167,7 @@ def _one(
     except MemoryError:
         reason, hint, again = "does not fit into memory", "give it more with --memory", True
     except Exception as error:  # a mistake of ours must not stop a night's work
-        reason = redact.text(f"internal error: {type(error).__name__}: {error}")[:300]
+        reason = Redactor().text(f"internal error: {type(error).__name__}: {error}")[:300]
         hint = f"`loganalyze check {name}` shows it; report it, please"
     done, row = failed(task, reason, hint, again=again)
     tables["runs"].append(row)
