@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from loganalyze import formats
+from loganalyze import formats, sources
 from loganalyze.formats import Format
 from loganalyze.prefixes import (
     BARE,
@@ -45,10 +45,16 @@ _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|na
 _ZEROS = str.maketrans("123456789", "000000000")
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
-#: On the lines that show how a log writes its records.
-_TELLING = re.compile(
-    rb" batch|#running-req|max_total_num_token|#retracted_reqs|server_args=|Load weight|KV Cache"
+#: On the lines that show how a log writes its records; so many of them are looked at.
+_TELLING = (
+    b" batch",
+    b"#running-req",
+    b"#retracted_reqs",
+    b"max_total_num_token",
+    b"server_args=",
 )
+_TELLING_PATTERN = re.compile(b"|".join(map(re.escape, _TELLING)))
+_TELLING_LINES = 400
 _COLOUR = re.compile(r"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
 _QUOTES = frozenset("\"'")
 
@@ -148,19 +154,19 @@ class Reader:
         """Pass on the blocks of a log, none with a record before its head was looked at."""
         head, held = b"", list[Block]()
         for block in blocks:
-            if house.size >= HEAD or not (head or _TELLING.search(block.data)):
+            start = 0 if head or house.size >= HEAD else _first_telling(block.data)
+            if house.size >= HEAD or start < 0:
                 yield block
                 continue
             held.append(block)
-            first = _TELLING.search(block.data) if not head else None
-            start = block.data.rfind(b"\n", 0, first.start()) + 1 if first else 0
             head += block.data[start : start + HEAD]
             if len(head) >= HEAD:
                 house.see(self.styles(head[:HEAD]), HEAD)
                 yield from held
                 held = []
-        house.see(self.styles(head[:HEAD]), HEAD)
-        yield from held
+        if held:
+            house.see(self.styles(head), HEAD)
+            yield from held
 
     def styles(self, data: bytes) -> Iterator[Style]:
         """Yield what stands before the records in `data`, for `House.see`.
@@ -169,10 +175,13 @@ class Reader:
         itself.
         """
         seen: dict[str, list[Style]] = {}
-        stop = 0
-        for hit in _TELLING.finditer(data):
+        stop = n = 0
+        for hit in _TELLING_PATTERN.finditer(data):
             if hit.start() < stop:
                 continue
+            n += 1
+            if n > _TELLING_LINES:
+                return
             start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
             text = data[start : stop if stop >= 0 else len(data)].decode("utf-8", "replace")
             text = _COLOUR.sub("", text.rstrip(CUT)).rpartition("\r")[2]
@@ -186,6 +195,13 @@ class Reader:
             if key not in seen:
                 seen[key] = list(_styles(fmt, text, m))
             yield from seen[key]
+
+
+def _first_telling(data: bytes) -> int:
+    """Return where the first line starts that shows how records are written; -1 for none."""
+    view = sources.Str(data) if sources.Str is not None else data
+    hits = [at for at in map(view.find, _TELLING) if at >= 0]
+    return data.rfind(b"\n", 0, min(hits)) + 1 if hits else -1
 
 
 def chain_of(fmt: Format, prefix: Prefix) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ _PART = 1 << 14
 #: A part without an end is waited for over so many bytes.
 _HELD = 8 << 20
 
+#: Every line of CRI's names its stream; so does the first of a block, this early.
+_NAMED = 1 << 10
+_BRACE = ord("{")
 _CRI = re.compile(rb"[^\n]{0,200}?(?<!\S)(?P<stream>stdout|stderr) (?P<tag>[PF])(?::\S*)? ")
 _SPLIT = (b" stderr P ", b" stdout P ")
 _VALUE = re.compile(rb'"(?:log|message|MESSAGE|msg)": ?"')
@@ -101,11 +104,14 @@ def join(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _may_have_parts(data: bytes) -> bool:
-    """Whether there is a part of CRI's, or a line as long as Docker's parts."""
-    if any(mark in data for mark in _SPLIT):
+    """Whether there is a part of CRI's, or a line of JSON as long as Docker's parts."""
+    if b" std" in data[:_NAMED] and any(mark in data for mark in _SPLIT):
         return True
     half = _PART // 2  # a long line covers a whole step of half its length
-    return any(data.find(b"\n", at, at + half) < 0 for at in range(0, len(data) - half + 1, half))
+    for at in range(0, len(data) - half + 1, half):
+        if data.find(b"\n", at, at + half) < 0 and data[data.rfind(b"\n", 0, at) + 1] == _BRACE:
+            return True
+    return False
 
 
 def _read(raw: bytes) -> _Line | None:

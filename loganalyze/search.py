@@ -319,18 +319,20 @@ def _is_open(data: bytes, start: int, stop: int) -> bool:
     at = data.find(REQUEST, start, stop)
     if at < 0 or not data[max(at - 7, start) : at].endswith((b"Receive", b"Finish", b"OpenAI")):
         return False
-    line = data[at:stop].rstrip()
-    tail = line[-TAIL:]
-    if data[start : start + 1] not in b"[I":  # there may be a wrapper, which ends behind it
-        tail = _JSON_END.sub(b"", tail)
+    if data[start : start + 1] in b"[I" and data[stop - 1 : stop] in b")}]":
+        line = data[at:stop]  # no wrapper: most requests by far
+    else:
+        line = data[at:stop].rstrip()
+        tail = _JSON_END.sub(b"", line[-TAIL:])
         tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
-    if not tail.endswith((b")", b"}", b"]")):
-        return True
-    line = line[:-TAIL] + tail
-    double, single = max(line.rfind(b'="'), line.rfind(b'=\\"')), line.rfind(b"='")
-    return (double >= 0 and line.find(b'"', double + 3) < 0) or (
-        single >= 0 and line.find(b"'", single + 2) < 0
-    )
+        if not tail.endswith((b")", b"}", b"]")):
+            return True
+        line = line[:-TAIL] + tail
+    for opening in (b"='", b'="', b'=\\"'):
+        raw = line.rfind(opening)
+        if raw >= 0 and line.find(opening[-1:], raw + len(opening)) < 0:
+            return True
+    return False
 
 
 def _request_end(data: bytes, start: int, limit: int) -> int | None:
