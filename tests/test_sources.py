@@ -8,12 +8,16 @@ import itertools
 import lzma
 import os
 import random
+import signal
 import socket
+import subprocess
 import sys
 import tarfile
 import threading
+import time
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -270,6 +274,55 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
     (source,) = open_sources([str(path)])
     with pytest.raises(InputError, match=f"{path}: expands to more than 100 times its size"):
         list(source.blocks())
+
+
+def test_a_bomb_in_a_zip_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_RATIO_FROM", 1 << 20)
+    monkeypatch.setattr(sources, "MAX_RATIO", 100)
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.log", b"a" * (8 << 20))
+    error = refused(path, "a.log expands to more than 100 times its size, 8 MiB so far")
+    assert "unpack it" in error.hint
+
+
+def test_one_log_under_several_names_is_read_once(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_bytes(text(3))
+    (tmp_path / "soft.log").symlink_to(path)
+    (tmp_path / "hard.log").hardlink_to(path)
+    same = [str(path), f"{tmp_path}/./server.log", f"{tmp_path}/soft.log", f"{tmp_path}/hard.log"]
+    assert [s.name for s in open_sources([*same, str(path)])] == [str(path)]
+
+
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff", b"\xff\xfe\x00\x00"])
+def test_damage_that_looks_like_a_byte_order_mark(mark, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(mark + b"\n" + text(20))
+    assert numbers([path]) == list(range(20))
+
+
+def test_ctrl_c_ends_a_wait_on_a_pipe():
+    """Polars has the system go on with a read that a signal broke off."""
+    run = [sys.executable, "-m", "loganalyze", "check", "-"]
+    with subprocess.Popen(
+        run,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        process.stdin.write(text(3))
+        process.stdin.flush()
+        while "polars" not in Path(f"/proc/{process.pid}/maps").read_text():
+            time.sleep(0.05)
+        time.sleep(1)  # it has read what there is
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+        assert process.stderr.read() == b"\nloganalyze: interrupted\n"
 
 
 def stdin(monkeypatch, data):
