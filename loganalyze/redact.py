@@ -51,7 +51,9 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]+)?"), REMOVED),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), REMOVED),
     (
-        re.compile(r"(?i)(--[\w-]*(?:key|token|password|secret)[ =]+)(?!\[removed\])[^\s'\"]{4,}"),
+        re.compile(  # a name without bound would start over at every `--` of a long one
+            r"(?i)(--[\w-]{0,64}(?:key|token|password|secret)[ =]+)(?!\[removed\])[^\s'\"]{4,}"
+        ),
         r"\1" + REMOVED,
     ),
     (re.compile(r"\b(?:sk|hf|ghp|gho|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{8,}\b"), REMOVED),

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -18,7 +19,8 @@ from program import (
     tree,
 )
 
-from loganalyze import server_args
+from loganalyze import redact, server_args, sources
+from loganalyze.report import words
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 
@@ -136,6 +138,50 @@ def test_arguments_of_any_value_give_a_report(tmp_path, monkeypatch, value):
 def test_half_a_character_stays_as_it_was_printed():
     args = server_args.parse(r"ServerArgs(a='\udcff', b='\u00e9', c='\U0000d800')")
     assert args == {"a": r"'\udcff'", "b": "é", "c": r"'\U0000d800'"}
+
+
+@pytest.mark.parametrize(
+    "run_",
+    [
+        "a",
+        "'",
+        "\\",
+        "(",
+        "ServerArgs(a='",
+        "{'a': ",
+        "\x1b[",
+        "\x1b]0;",
+        "\x9b0;",
+        " ",
+        "--a-key",
+        "api_key='",
+        "bearer ",
+        "a@",
+        "://a:b",
+        "eyJaaaaaa.",
+        "token=",
+        "a.",
+        "1.2.",
+        "0:",
+        "\n",
+    ],
+)
+def test_the_cost_of_a_text_is_linear(run_):
+    """Ten times the text, ten times the work; what reads lines has such a test of its own."""
+
+    def cost(n):
+        text = "ServerArgs(x='" + run_ * (n // len(run_))
+        best = float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            server_args.parse(text)
+            redact.text(text)
+            words.clean(text)
+            sources._split_name(text)
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert cost(20_000) < 40 * cost(2_000) + 0.005  # quadratic would be a hundredfold
 
 
 # Files --------------------------------------------------------------------------------------
