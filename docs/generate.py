@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the generated parts of README.md: `make docs`.
+"""Write the generated parts of the documents: `make docs`.
 
 What stands between `<!-- rules:start -->` and `<!-- rules:end -->` comes from the code, and
 what stands between `<!-- run: COMMAND -->` and `<!-- end -->` is what that command prints. So
@@ -8,10 +8,12 @@ no list is kept by hand and no output shown that is not real; a test compares th
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,10 +22,11 @@ sys.path.insert(0, str(ROOT))
 import click  # noqa: E402
 from click.testing import CliRunner  # noqa: E402
 
-from loganalyze import rules  # noqa: E402
+from loganalyze import formats, rules  # noqa: E402
 from loganalyze.cli import main  # noqa: E402
 
-README = ROOT / "README.md"
+#: The documents with generated parts, and which.
+DOCUMENTS = {"README.md": ("commands", "rules", "formats"), "docs/architecture.md": ("layers",)}
 
 
 def rules_table() -> str:
@@ -47,7 +50,34 @@ def commands_table() -> str:
     return "\n".join(rows)
 
 
-PARTS = {"rules": rules_table, "commands": commands_table}
+def formats_table() -> str:
+    """Return one row per frame: its kinds of records, and what may stand before a line."""
+    kinds: dict[str, list[str]] = {}
+    for one in formats.load():
+        kinds.setdefault(one.frame, []).append(f"`{one.kind}`")
+    rows = ["| frame | kinds of records |", "|---|---|"]
+    rows += [f"| {frame} | {', '.join(dict.fromkeys(names))} |" for frame, names in kinds.items()]
+    before = ", ".join(wrapper.name for wrapper in formats.wrappers())
+    return "\n".join([*rows, "", f"Before a line may stand: {before}."])
+
+
+def layers_list() -> str:
+    """Return the layers from the bottom up, as tests/test_architecture.py has them."""
+    tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8"))
+    (layers,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
+    )
+    return textwrap.fill(" → ".join(f"`{name}`" for name in layers), 100)
+
+
+PARTS = {
+    "rules": rules_table,
+    "commands": commands_table,
+    "formats": formats_table,
+    "layers": layers_list,
+}
 
 
 def output_of(command: str) -> str:
@@ -72,12 +102,12 @@ def output_of(command: str) -> str:
     return "\n".join(["```console", f"$ {command}", *printed, "```"])
 
 
-def generated(text: str) -> str:
-    """Return the README's text with every generated part made anew."""
-    for name, make in PARTS.items():
+def generated(document: str, text: str) -> str:
+    """Return a document's text with every generated part made anew."""
+    for name in DOCUMENTS[document]:
         between = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        text, count = between.subn(lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text)
-        assert count == 1, f"README.md needs one pair of markers for {name}"
+        text, count = between.subn(lambda m, make=PARTS[name]: f"{m[1]}{make()}\n{m[2]}", text)
+        assert count == 1, f"{document} needs one pair of markers for {name}"
     return re.sub(
         r"(<!-- run: (.*?) -->\n).*?(<!-- end -->)",
         lambda m: f"{m[1]}{output_of(m[2])}\n{m[3]}",
@@ -87,4 +117,6 @@ def generated(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(generated(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for document in DOCUMENTS:
+        path = ROOT / document
+        path.write_text(generated(document, path.read_text(encoding="utf-8")), encoding="utf-8")
