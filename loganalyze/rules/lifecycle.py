@@ -212,7 +212,8 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         No forward pass was logged: a hang of a rank or a link, a long host operation, or a
         paused process.
     Not this rule:
-        Idle times (IDL001), a crash (CRS001), and the chunks of a long prompt, which print lines.
+        Idle times (IDL001), a crash (CRS001), the chunks of a long prompt, which print lines, and
+        a clock that was set forward: the next decode throughput is as high as before.
     What to do:
         Look at what all ranks did at that time (py-spy), at the links, and at the host.
     Source:
@@ -234,6 +235,13 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         and not _others_busy(case, rank, gap.start_s, gap.end_s)
     ]
     found = [(rank, gap) for rank, gap in found if _went_on(rank, gap.before)]
+    silences, found = found, [pair for pair in found if _was_felt(pair[0], pair[1].before)]
+    if silences and not found and not said.height:
+        return Clear(
+            f"stamps {duration(max(gap.duration_s for _, gap in silences))} apart, but the "
+            "throughput printed after them does not include that time: the clock was set forward, "
+            "or lines are missing"
+        )
     if not found and not said.height:
         if all(rank.clock != "stamps" for rank in case.ranks):
             raise NotApplicable("its lines carry no stamps, so silences do not show")
@@ -308,6 +316,17 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         else "medium",
         competing="an idle time whose first new line was lost (IDL001)" if not said.height else "",
     )
+
+
+def _was_felt(rank: Rank, before: int) -> bool:
+    """Whether the first decode throughput after a silence can include it; so if not printed.
+
+    It is the mean since the decode line before, so a real silence pulls it down.
+    """
+    values = pl.col("gen_throughput").filter(pl.col("decode"))
+    earlier = as_float(rank.lines[max(0, before - 20) : before + 1].select(values.median()).item())
+    later = rank.lines[before + 1 : before + 100].select(values.drop_nulls().first()).item()
+    return earlier is None or later is None or bool(later < earlier / 2)
 
 
 def _silent_before(case: Case, row: dict[str, Any]) -> tuple[list[Episode], float]:

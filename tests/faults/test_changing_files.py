@@ -131,6 +131,16 @@ def test_a_clock_that_is_set_back_is_no_finding(healthy, tmp_path, back):
     assert len(report["sessions"]) == 1
 
 
+@pytest.mark.parametrize("on", [HOUR, 48 * HOUR], ids=["summer time begins", "two days"])
+def test_a_clock_that_is_set_forward_is_no_stall(healthy, tmp_path, on):
+    """The throughput after a real silence includes it; here it is as high as before."""
+    report = judged(tmp_path, shifted(healthy, lambda t: t if t < HALF else t + on))
+    assert report["verdict"]["status"] == "healthy"
+    (stall,) = (c for c in report["checked"] if c["code"] == "HNG001")
+    assert stall["status"] == "clear"
+    assert "the clock was set forward, or lines are missing" in stall["reason"]
+
+
 def test_the_wrapper_tells_the_zone_of_the_servers_clock(healthy, tmp_path):
     """Docker stamps in UTC what a server in China prints: nine hours never become a silence."""
     text = shifted(healthy, lambda t: t, wrapper=lambda t: t - 8 * HOUR)
