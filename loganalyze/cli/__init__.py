@@ -87,7 +87,7 @@ class Program(click.Group):
                 raise
             status = _fail(
                 f"internal error: {type(error).__name__}",
-                "set LOGANALYZE_DEBUG=1 to see where, and report it, please",
+                "set LOGANALYZE_DEBUG=1 to see where; please report that and the command",
             )
         sys.exit(status)
 
