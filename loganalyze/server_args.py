@@ -88,10 +88,11 @@ def _fields(body: str, separator: str) -> list[tuple[str, str]]:
 
 
 def _literal(text: str) -> object:
-    """Return the Python literal, or the text itself where it is none."""
+    """Return the Python literal, or the text itself where it is none, or no size of anything."""
     if _HALF.search(text):
         return text
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
+        return text if isinstance(value, int) and abs(value) >= 1 << 63 else value
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
