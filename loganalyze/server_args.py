@@ -24,8 +24,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-#: Half of a character, which no output can hold.
-_HALF = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
+#: Half of a surrogate pair: a text that holds it can be written nowhere.
+_HALF = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -93,6 +93,7 @@ def _literal(text: str) -> object:
         return text
     try:
         value = ast.literal_eval(text)
+        repr(value)  # raises where a number has more digits than Python prints
         return text if isinstance(value, int) and abs(value) >= 1 << 63 else value
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text

@@ -257,6 +257,7 @@ def fuzz_server_args(data: bytes) -> None:
     read = server_args.parse(text)
     assert all(isinstance(name, str) and re.fullmatch(r"\w+", name) for name in read)
     assert all(_is_data(value) for value in read.values())
+    assert str(read).encode()  # every number can be printed, every text written
     plain = {n: v for n, v in read.items() if n.isascii() and n.isidentifier() and not _odd(v)}
     printed = "ServerArgs(" + ", ".join(f"{n}={v!r}" for n, v in plain.items()) + ")"
     if len(printed) < server_args.MAX_CHARS:
@@ -293,6 +294,7 @@ def fuzz_report(data: bytes) -> None:
     assert to_json.dumps(to_json.loads(text)) == text, "JSON does not give the report back"
     for form in (to_text.render(report), to_markdown.render(report)):
         assert not any(c < " " and c != "\n" for c in form), "control characters in the output"
+        form.encode()  # no half of a surrogate pair
 
 
 def _never(why: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from loganalyze import pipeline, server_args, sources
 from loganalyze.parse import Parser
+from loganalyze.report import to_json
 from loganalyze.sources import open_sources
 
 LOG = b"".join(
@@ -105,3 +106,18 @@ def test_a_line_with_two_records_that_were_cut_is_one_line(tmp_path):
 def test_an_odd_escape_in_an_argument_is_no_warning():
     """Python's compiler warns of it, and with warnings as errors refused the value."""
     assert server_args.parse(r"ServerArgs(a='\d+', b=2)") == {"a": r"\d+", "b": 2}
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 5000, "[0x" + "f" * 5000 + "]", "9" * 5000])
+def test_a_number_that_python_does_not_print_stays_text(value, tmp_path):
+    """As hexadecimal it is read, and then fails in every output."""
+    assert server_args.parse(f"ServerArgs(tp_size={value}, b=2)") == {"tp_size": value, "b": 2}
+    path = tmp_path / "server.log"
+    path.write_bytes(b"server_args=ServerArgs(x=%s, b=2)\n" % value.encode() + LOG)
+    assert to_json.dumps(pipeline.analyze(str(path)))
+
+
+@pytest.mark.parametrize("value", [r"'\ud800'", r"{'\uDFFF': 1}", r"['\U0000d83d']"])
+def test_half_of_a_surrogate_pair_stays_an_escape(value):
+    """Read, it could be written neither to a page nor to a dataset."""
+    assert server_args.parse(f"ServerArgs(a={value}, b='\\u00e9')") == {"a": value, "b": "é"}
