@@ -30,6 +30,7 @@ from loganalyze.prefixes import (
     read_prefix,
     spread,
     style_of,
+    whole,
 )
 from loganalyze.releases import RELEASES, bounds
 from loganalyze.sources import Block
@@ -510,7 +511,7 @@ def _json_text(text: str, at: int) -> str | None:
             message = _JSON.raw_decode(f'"{message}')[0]
     except ValueError:
         return None
-    return message.rstrip("\n")
+    return whole(message).rstrip("\n")
 
 
 def _json_message(tail: str) -> str:

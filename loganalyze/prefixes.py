@@ -239,6 +239,11 @@ def clock_of(stamp: str) -> str:
     return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
 
 
+def whole(text: str) -> str:
+    """Return a JSON string without halves of surrogate pairs, which nothing can write."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def unwrap(line: str) -> tuple[str | None, str]:
     """Take off what a container or a cluster puts before every line.
 
@@ -263,7 +268,7 @@ def unwrap(line: str) -> tuple[str | None, str]:
             return stream, text
         for key in _LOG_KEYS:
             if isinstance(record.get(key), str):
-                return stream, str(record[key]).rstrip("\n")
+                return stream, whole(record[key]).rstrip("\n")
     return stream, text
 
 

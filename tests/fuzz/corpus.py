@@ -8,7 +8,9 @@ fuzzer finds the rest.
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import sys
 import tarfile
 import zipfile
@@ -49,6 +51,12 @@ def logs() -> dict[str, bytes]:
     return found
 
 
+def wrapped(log: bytes) -> bytes:
+    """Return a log as Docker keeps it."""
+    lines = log.decode().splitlines(keepends=True)
+    return b"".join(json.dumps({"log": line}).encode() + b"\n" for line in lines)
+
+
 def server_args_lines() -> dict[str, bytes]:
     """Return what stands behind `server_args=`, by release."""
     found = {}
@@ -62,7 +70,7 @@ def server_args_lines() -> dict[str, bytes]:
 def _archive(log: bytes) -> dict[str, bytes]:
     """Return archives that hold more than one log."""
     tar, packed = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+    with tarfile.open(fileobj=tar, mode="w") as archive:
         for name, data in (("a/one.log", log), ("../two.log", log[:300]), ("x.png", b"\x89PNG")):
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -71,10 +79,9 @@ def _archive(log: bytes) -> dict[str, bytes]:
         link.type, link.linkname = tarfile.SYMTYPE, "loop"
         archive.addfile(link)
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.writestr("a/one.log", log)
-        zipped.writestr("empty/", b"")
-        zipped.writestr("two.log", log[:300])
-    return {"tar": tar.getvalue(), "zip": packed.getvalue()}
+        for name, data in (("a/one.log", log), ("empty/", b""), ("two.log", log[:300])):
+            zipped.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), data)
+    return {"tar": gzip.compress(tar.getvalue(), mtime=0), "zip": packed.getvalue()}
 
 
 def seeds() -> dict[str, dict[str, bytes]]:
@@ -95,11 +102,13 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "parser": {
             **{name: PLAIN + data for name, data in short.items()},
             "utf-16": b"\1\5\1\0" + short["plain"][:400],
+            "json": PLAIN + wrapped(short["0.5.23"]),
             "requests": b"\0\3\1\0" + short["0.5.23"],
         },
         "server_args": args,
         "report": {
             **short,
+            "json": wrapped(log),
             "args": b"[2026-01-01 00:00:00] server_args=" + args["0.5.4"] + b"\n" + log,
         },
     }

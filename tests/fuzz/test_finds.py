@@ -1,6 +1,7 @@
 """What the fuzzer found: one test for each kind of fault, made by hand from the input."""
 
 import io
+import json
 import struct
 import zipfile
 
@@ -121,3 +122,21 @@ def test_a_number_that_python_does_not_print_stays_text(value, tmp_path):
 def test_half_of_a_surrogate_pair_stays_an_escape(value):
     """Read, it could be written neither to a page nor to a dataset."""
     assert server_args.parse(f"ServerArgs(a={value}, b='\\u00e9')") == {"a": value, "b": "é"}
+
+
+TRACEBACK = (
+    "[2026-01-05 10:00:09 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+    '  File "\udc80.py", line 1, in f\nValueError: CUDA out of memory, \ud83d\n'
+)
+ARGUMENTS = "[2026-01-05 09:59:00] server_args=ServerArgs(model_path='\udc80')\n"
+
+
+@pytest.mark.parametrize("message", [TRACEBACK, ARGUMENTS])
+def test_a_json_line_with_half_of_a_surrogate_pair(message, tmp_path):
+    """So Python's json writes bytes that are no UTF-8; one such line ended the whole reading."""
+    path = tmp_path / "server.log"
+    path.write_text(json.dumps({"log": message}) + "\n" + LOG.decode())
+    report = pipeline.analyze(str(path))
+    assert to_json.dumps(report).encode()
+    assert report.coverage.lines_batch == 40
+    assert report.coverage.lines_known == 41
