@@ -11,7 +11,14 @@ from loganalyze import derive
 from loganalyze.model import EventCount, SessionData
 
 #: Always reported, seen or not.
-ALWAYS = ("retract", "kv_oom", "exception", "watchdog_timeout", "health_check_failed")
+ALWAYS = (
+    "retract",
+    "retract_abort",
+    "kv_oom",
+    "exception",
+    "watchdog_timeout",
+    "health_check_failed",
+)
 
 _MAX_TIMES = 200
 

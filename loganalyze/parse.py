@@ -62,7 +62,7 @@ class Parser:
 
     Args:
         requests: `all` gives a row for every access line and every line of --log-requests;
-            `errors` only for access lines with a status of 5xx, and counts the others.
+            `errors` only for access lines with a status of 4xx or 5xx, and counts the others.
     """
 
     def __init__(self, requests: Literal["all", "errors"] = "errors") -> None:
@@ -158,7 +158,7 @@ class Parser:
         if self._requests:
             told.append(frames.request)
         else:
-            frames = replace(frames, request=frames.request.filter(pl.col("status") >= 500))
+            frames = replace(frames, request=frames.request.filter(pl.col("status") >= 400))
         nos = [frame["line_no"] for frame in told]
         if rows.several:
             counts.known += pl.concat(nos).n_unique()

@@ -44,8 +44,8 @@ MAX_RECORD = 1 << 13
 #: An echoed prompt of many lines is followed this far.
 MAX_REQUEST = 1 << 20
 
-#: On an access line with a status of 5xx.
-SERVER_ERROR = b'" 5'
+#: On an access line with a status of 4xx or 5xx.
+FAILED = (b'" 4', b'" 5')
 #: On every access line.
 ACCESS = b" HTTP/1."
 #: On every line of --log-requests.
@@ -119,7 +119,7 @@ class Searcher:
     Args:
         formats: what to look for.
         requests: whether access lines and request logs are wanted as lines, or only counted
-            (then access lines of server errors, status 5xx, are still cut out).
+            (then access lines of refused and failed ones, status 4xx and 5xx, are still cut out).
     """
 
     def __init__(self, formats: Sequence[Format], *, requests: bool) -> None:
@@ -127,7 +127,7 @@ class Searcher:
         wanted = [f for f in formats if requests or f.frame != "request"]
         self.literals = tuple(sorted({n for f in wanted for n in f.find}))
         if not requests:
-            self.literals += (SERVER_ERROR,)
+            self.literals += FAILED
         self._heads = tuple(sorted({n for f in formats if f.multiline for n in f.find}))
         self._carry, self._carry_line, self._carry_lines = b"", 1, 0
         self._sticky = 0
@@ -212,8 +212,9 @@ class Searcher:
         if len(spans) > most:
             self._sticky = STICKY
             return None
-        access = ACCESS if self._requests else SERVER_ERROR
-        return spans | _hits(view.find, access, data, end)
+        for access in (ACCESS,) if self._requests else FAILED:
+            spans |= _hits(view.find, access, data, end)
+        return spans
 
     def _add_lines(
         self,

@@ -146,11 +146,13 @@ def test_events_are_counted_once_and_zero_is_stated(log):
         "#new_tokens_gained: 40, #new_token_ratio: 0.1000 -> 0.5000"
     )
     access = '[2026-01-05 10:00:31] INFO:     10.0.0.7:5 - "POST /generate HTTP/1.1" 503 No'
-    lines = [*full_pool(), *(retract.format(rank) for rank in range(8)), access]
+    refused = [access.replace("503 No", "429 Too Many Requests")] * 2
+    lines = [*full_pool(), *(retract.format(rank) for rank in range(8)), access, *refused]
     events = {e.kind: e for e in pipeline.analyze(log(lines)).events}
     assert (events["retract"].count, events["retract"].total) == (1, 3)
     assert events["exception"].count == 0
     assert events["http_5xx"].count == 1
+    assert events["http_4xx"].count == 2
 
 
 def test_the_timeline_keeps_every_extreme_and_every_gap(log):

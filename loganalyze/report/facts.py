@@ -15,7 +15,6 @@ from loganalyze.model import (
     Capacity,
     Check,
     Estimate,
-    EventCount,
     Finding,
     Lever,
     Report,
@@ -509,14 +508,19 @@ def removed(report: Report) -> str:
     return f"Removed: {'; '.join(said[:12])}."
 
 
-def events(counted: Sequence[EventCount]) -> list[Event]:
-    """Return event counts over all sessions, those that happened first."""
+def events(report: Report) -> list[Event]:
+    """Return event counts over all sessions, those that happened first.
+
+    Where the server logged its requests, no refused one and no failed one are counts too.
+    """
     out: dict[str, Event] = {}
-    for e in counted:
+    for e in report.events:
         row = out.setdefault(e.kind, Event(words.EVENTS.get(e.kind, e.kind.replace("_", " "))))
         row.n += e.count
         row.requests += e.total or 0
         if e.count:
             row.first = row.first or (words.moment(e.start), words.place(e.source, e.first_line))
             row.last = (words.moment(e.end), words.place(e.source, e.last_line))
+    for kind in ("http_4xx", "http_5xx") if report.coverage.by_kind.get("access") else ():
+        out.setdefault(kind, Event(words.EVENTS[kind]))
     return sorted(out.values(), key=lambda row: not row.n)

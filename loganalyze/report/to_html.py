@@ -130,7 +130,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         capacities=[(s, list(facts.capacity_rows(s))) for s in report.sessions],
         levers=facts.lever_rows(plan.now, plan.levers) if plan and plan.levers else [],
         arguments=facts.arguments(report),
-        events=facts.events(report.events),
+        events=facts.events(report),
         removed=facts.removed(report),
         words=words,
     )

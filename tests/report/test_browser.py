@@ -123,7 +123,7 @@ def test_an_excerpt_without_a_timeline_opens_too(open_page: Open, files: dict[st
     opened = open_page("excerpt", ready=False)
     assert opened.console == []
     assert opened.requests == [files["excerpt"].as_uri()]
-    assert "one line cannot say how long" in opened.page.inner_text("h1")
+    assert "one line cannot say how long" in opened.page.inner_text("h1").lower()
 
 
 def test_the_charts_are_drawn_and_take_the_place_of_the_still_ones(open_page: Open) -> None:
@@ -208,6 +208,20 @@ def test_ranks_can_be_switched_off(open_page: Open) -> None:
     assert page.evaluate(drawn) == 8
 
 
+def test_of_many_ranks_each_can_be_switched_on(open_page: Open) -> None:
+    page = open_page("heavy").page
+    buttons = page.locator("#legend button")
+    assert buttons.count() == 48
+    pressed = page.locator("#legend button[aria-pressed=true]")
+    assert pressed.count() == 8
+    drawn = """[...new Set(document.getElementById('live-timeline').data
+      .filter((t) => t.meta.panel === 'usage' && t.meta.line >= 0).map((t) => t.meta.line))]"""
+    assert len(page.evaluate(drawn)) == 8
+    name = page.locator("#legend button[aria-pressed=false]").first.inner_text()
+    page.get_by_role("button", name=name, exact=True).click()
+    assert len(page.evaluate(drawn)) == 9
+
+
 def test_a_click_on_an_episode_leads_to_its_finding(open_page: Open) -> None:
     page = open_page("founding").page
     box = page.locator("#live-timeline .nsewdrag").first.bounding_box()
@@ -249,8 +263,12 @@ def test_print_shows_the_still_figures_and_every_detail(open_page: Open) -> None
     assert page.locator("nav").is_hidden()
     assert page.locator("button.zoom").first.is_hidden()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    pdf = page.pdf()
-    assert pdf.startswith(b"%PDF")
+    folded = page.evaluate(
+        """[...document.querySelectorAll('details:not([open]):not(.as-numbers)')]
+          .map((d) => d.lastElementChild.getBoundingClientRect().height)"""
+    )
+    assert len(folded) >= 4  # findings of severity info, arguments, kinds of lines, arithmetic
+    assert min(folded) > 10
 
 
 @pytest.mark.parametrize(
@@ -311,6 +329,7 @@ def test_a_failing_chart_leaves_the_still_figure(browser: Any, tmp_path: Path) -
     page.goto(path.as_uri())
     page.wait_for_timeout(300)
     assert page.locator("svg.still").first.is_visible()
+    assert page.locator("#live-timeline").is_hidden()
     context.close()
 
 

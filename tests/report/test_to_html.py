@@ -216,7 +216,7 @@ def test_a_page_that_is_too_long_says_what_it_left_out(pages: dict[str, str]) ->
 
 
 def test_zero_counts_are_stated(pages: dict[str, str]) -> None:
-    assert [(e.name, e.n) for e in facts.events(samples.founding().events)] == [
+    assert [(e.name, e.n) for e in facts.events(samples.founding())] == [
         ("retractions (KV pool full while decoding)", 214),
         ("HTTP 4xx answers", 3),
         ("requests aborted by a retraction", 0),
@@ -346,3 +346,14 @@ def test_the_still_page_is_the_same_without_its_script() -> None:
     assert page.inline["script"] == []
     assert samples.founding().verdict.headline in page.text
     assert len(page.all("article")) == 4
+
+
+def test_no_failed_request_is_a_count_where_requests_were_logged() -> None:
+    report = replace(samples.founding(), events=())
+    seen = replace(report.coverage, by_kind={"decode": 9, "access": 4})
+    assert [(e.name, e.n) for e in facts.events(replace(report, coverage=seen))] == [
+        ("HTTP 4xx answers", 0),
+        ("HTTP 5xx answers", 0),
+    ]
+    unseen = replace(report.coverage, by_kind={"decode": 9})
+    assert facts.events(replace(report, coverage=unseen)) == []
