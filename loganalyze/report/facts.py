@@ -189,6 +189,7 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
     """Yield the levels of the log, what fits, and how long the primary finding held."""
     worst = charts.worst(report)
     per = f" on {charts.rank_name(report, worst)}" if worst else ""
+    decodes = any(s.role == "decode" for s in report.sessions)
     for column, name, unit in (
         ("kv_usage", "KV pool usage", "fraction"),
         ("running_req", "running requests", ""),
@@ -198,6 +199,8 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
         ("gen_throughput", "decode throughput", "token/s"),
     ):
         level = charts.stats(report, column, worst)
+        if column == "queue_req" and level and not level.peak and decodes:
+            continue  # a decode server's requests wait elsewhere
         if level and (level.peak or column not in ("prealloc_req", "transfer_req")):
             middle, peak = _level(level.median, unit), _level(level.peak, unit)
             alone = len(report.sources) == 1
