@@ -129,13 +129,15 @@ def scan(
     """
     if 0 < options.memory < local.LEAST_BYTES:
         raise UsageError(f"--memory must be at least {local.LEAST_BYTES // 10**6}M")
-    state = State(out)
     try:
-        return _Scan(state, paths, options, on_run, on_tick).run()
+        with contextlib.closing(State(out)) as state:
+            return _Scan(state, paths, options, on_run, on_tick).run()
     except sqlite3.Error as error:
         raise InputError(f"{out}: {error}", hint=_NO_ROOM) from error
-    finally:
-        state.close()
+    except BrokenPipeError:  # whoever was told has gone
+        raise
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror or error}", hint=_NO_ROOM) from error
 
 
 @dataclass

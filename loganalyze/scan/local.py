@@ -25,6 +25,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from loganalyze.errors import InputError
+
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
@@ -45,6 +47,9 @@ _WORN = 0.75
 GROUP = 8
 #: Groups that a process has been given: the one it is at, and the next.
 _AHEAD = 2
+
+#: How many processes in a row may die before they have started.
+_STARTS = 3
 
 Tasks = Sequence["Task"]
 
@@ -102,6 +107,7 @@ class Pool:
         self._counters: list[Any] = []
         self._settings, self._jobs = settings, jobs
         self._memory = memory - OWN_BYTES
+        self._stillborn = 0
         self._threads = max(1, cores() // jobs)
         self._workers: list[_Worker] = []
 
@@ -148,9 +154,15 @@ class Pool:
     def _taken(self, worker: _Worker, suspects: deque[Tasks]) -> Iterator[Result]:
         """Take a result, or find out what the process died of."""
         try:
-            group, leaves = worker.pipe.recv()
+            result = worker.pipe.recv()
         except (EOFError, OSError):
             self._bury(worker)
+            self._stillborn += not worker.ready
+            if self._stillborn > _STARTS:
+                raise InputError(
+                    "the processes that read logs cannot start",
+                    hint="a script that scans needs `if __name__ == '__main__':`",
+                ) from None
             tasks, *others = worker.given
             for other in others:
                 self._give(other)
@@ -163,6 +175,10 @@ class Pool:
                 beyond = self._memory if worker.process.exitcode == _BEYOND else 0
                 yield Result(tasks, None, beyond)
             return
+        if result is None:
+            worker.ready, self._stillborn = True, 0
+            return
+        group, leaves = result
         tasks = worker.given.popleft()
         if leaves:
             self._bury(worker)
@@ -221,6 +237,7 @@ class _Worker:
     def __init__(self, process: BaseProcess, pipe: Connection[Any, Any], *, alone: bool) -> None:
         self.process, self.pipe, self.alone = process, pipe, alone
         self.given: deque[Tasks] = deque()
+        self.ready = False
 
 
 def _work(pipe: Connection[Any, Any], settings: Settings, counter: Any, share: int) -> None:  # noqa: ANN401
@@ -232,6 +249,8 @@ def _work(pipe: Connection[Any, Any], settings: Settings, counter: Any, share: i
     threading.Thread(target=_watch, args=(share,), daemon=True).start()
 
     from loganalyze.scan import work
+
+    pipe.send(None)  # the start went well
 
     def count(n: int) -> None:
         counter.value += n

@@ -333,6 +333,9 @@ def _opened(path: Path, *, create: bool) -> sqlite3.Connection:
                 f"{path}: has version {version}, this loganalyze writes {VERSION}",
                 hint="scan into a new folder",
             )
+    except sqlite3.OperationalError:  # no room, or no right to write
+        db.close()
+        raise
     except sqlite3.DatabaseError as error:
         db.close()
         raise InputError(f"{path}: is damaged ({error})", hint="scan into a new folder") from None
@@ -341,7 +344,7 @@ def _opened(path: Path, *, create: bool) -> sqlite3.Connection:
 
 def _locked(path: Path, out: Path) -> Any:  # noqa: ANN401 - an open file
     """Lock a file until it is closed or its process dies."""
-    file = open(path, "a+b")  # noqa: SIM115 - held as long as the state is
+    file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held as long as the state is
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -362,7 +365,6 @@ def _locked(path: Path, out: Path) -> Any:  # noqa: ANN401 - an open file
     with contextlib.suppress(OSError):
         file.truncate(0)
         file.write(f"process {os.getpid()}".encode())
-        file.flush()
     return file
 
 

@@ -158,7 +158,7 @@ def test_a_full_disk_stops_the_scan_and_loses_nothing(many, tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
-@pytest.mark.parametrize("room", [0, 4_096, 120_000])
+@pytest.mark.parametrize("room", [0, 4_096, 54_000])
 def test_a_write_that_the_system_refuses_loses_nothing(many, tmp_path, run, room):
     """A file that may not grow: of the database, of a table, or of a page, as it comes."""
     import resource
@@ -184,17 +184,16 @@ def test_a_write_that_the_system_refuses_loses_nothing(many, tmp_path, run, room
 def test_what_cannot_be_opened_or_vanishes_is_a_row(many, tmp_path, monkeypatch):
     for log in sorted(many.iterdir())[3:]:
         log.unlink()
-    real = inputs.fingerprint
 
-    def fingerprint(path, size):
+    def opened(path, *arguments, **options):
         if path.endswith("run01.log"):
             raise PermissionError(errno.EACCES, "Permission denied")
-        found = real(path, size)
+        file = open(path, *arguments, **options)  # noqa: SIM115 - the caller closes it
         if path.endswith("run02.log"):
             os.unlink(path)  # rotated away between being found and being read
-        return found
+        return file
 
-    monkeypatch.setattr(inputs, "fingerprint", fingerprint)
+    monkeypatch.setattr(inputs, "open", opened, raising=False)
     options = library.Options(jobs=1, pages="none")
     done = library.scan([str(many)], str(tmp_path / "out"), options)
     assert (done.read, done.unreadable) == (1, 2)
@@ -318,6 +317,16 @@ def test_memory_is_not_exceeded(many, tmp_path, monkeypatch):
     assert row["error"] == "needs more memory than there is for one log (1.2 GB)"
     with pytest.raises(UsageError, match="at least 600M"):
         library.scan([str(many)], str(tmp_path / "out"), library.Options(memory=10**8))
+
+
+def stillborn_work(pipe, settings, counter, share):
+    os._exit(1)
+
+
+def test_processes_that_cannot_start_end_the_scan(many, tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_work", stillborn_work)
+    with pytest.raises(InputError, match="cannot start"):
+        library.scan([str(many)], str(tmp_path / "out"), OPTIONS)
 
 
 def test_a_killed_worker_costs_nothing(many, tmp_path):

@@ -1,6 +1,7 @@
 """Google's and Azure's object stores: emulators of their APIs, served on loopback."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -29,18 +30,24 @@ AZURITE_KEY = (
 )
 
 
+@contextlib.contextmanager
 def served(command, address):
-    """Start a server and wait until it answers."""
+    """Run a server, once it answers."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(address, timeout=1).close()
-            break
-        except urllib.error.HTTPError:
-            break
-        except OSError:
-            time.sleep(0.1)
-    return server
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(address, timeout=1).close()
+                break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield
+    finally:
+        remote._store.cache_clear()
+        server.kill()
+        server.wait()
 
 
 def send(method, url, body, **headers):
@@ -58,20 +65,17 @@ def google(tmp_path, monkeypatch):
     host = f"127.0.0.1:{free_port()}"
     command = [_server._get_binary_path(), "-scheme", "http", "-host", "127.0.0.1"]
     command += ["-port", host.partition(":")[2], "-backend", "memory", "-public-host", host]
-    server = served(command, f"http://{host}/storage/v1/b?project=p")
     key = {"gcs_base_url": f"http://{host}", "disable_oauth": True, "client_email": ""}
     path = tmp_path / "key.json"
     path.write_text(json.dumps({**key, "private_key": "", "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(path))
     json_type = {"Content-Type": "application/json"}
-    send("POST", f"http://{host}/storage/v1/b?project=p", b'{"name": "logs"}', **json_type)
-    for name, text in LOGS.items():
-        query = urllib.parse.urlencode({"uploadType": "media", "name": name})
-        send("POST", f"http://{host}/upload/storage/v1/b/logs/o?{query}", text.encode())
-    yield "gs"
-    remote._store.cache_clear()
-    server.kill()
-    server.wait()
+    with served(command, f"http://{host}/storage/v1/b?project=p"):
+        send("POST", f"http://{host}/storage/v1/b?project=p", b'{"name": "logs"}', **json_type)
+        for name, text in LOGS.items():
+            query = urllib.parse.urlencode({"uploadType": "media", "name": name})
+            send("POST", f"http://{host}/upload/storage/v1/b/logs/o?{query}", text.encode())
+        yield "gs"
 
 
 @pytest.fixture
@@ -83,7 +87,6 @@ def azure(monkeypatch):
     port = free_port()
     root = f"http://127.0.0.1:{port}"
     command = [azurite, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)]
-    server = served(command, root)
     for name, value in {
         "AZURE_STORAGE_USE_EMULATOR": "true",
         "AZURITE_BLOB_STORAGE_URL": root,
@@ -96,13 +99,11 @@ def azure(monkeypatch):
     what = f"PUT{chr(10) * 12}{said}/{AZURITE}/{AZURITE}/logs\nrestype:container"
     mac = hmac.new(base64.b64decode(AZURITE_KEY), what.encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {AZURITE}:{base64.b64encode(mac).decode()}"
-    send("PUT", f"{root}/{AZURITE}/logs?restype=container", None, **headers)
-    for name, text in LOGS.items():
-        obstore.put(remote._store("az://logs"), name, text.encode())
-    yield "az"
-    remote._store.cache_clear()
-    server.kill()
-    server.wait()
+    with served(command, root):
+        send("PUT", f"{root}/{AZURITE}/logs?restype=container", None, **headers)
+        for name, text in LOGS.items():
+            obstore.put(remote._store("az://logs"), name, text.encode())
+        yield "az"
 
 
 def scanned_like_a_folder(scheme, tmp_path):
