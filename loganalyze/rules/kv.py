@@ -1364,6 +1364,8 @@ def never_admissible(case: Case, limits: Limits) -> Finding | Clear:
             before = rank.lines.row(gap.before, named=True)
             if (
                 gap.duration_s >= limits["report_s"]
+                # A prefill line has just admitted something: what follows it is a hang.
+                and before["decode"]
                 and (before["queue_req"] or 0) > 0
                 and (before["running"] or 0) <= 1
                 and before["kv_usage"] is not None
@@ -1415,6 +1417,9 @@ def never_admissible(case: Case, limits: Limits) -> Finding | Clear:
         "output_factor": Limit(1.6, "x", "output tokens held over mean output, at most"),
         "excess": Limit(0.08, "fraction", "tokens nobody holds, over pool size"),
         "report_s": Limit(360.0, "s", "how long the excess must stand and grow"),
+        "short_excess": Limit(
+            0.25, "fraction", "the excess that tells in a log too short to see it grow"
+        ),
     },
     explains=("KV001", "KV004", "KV005", "KV006", "ADM001", "QUE001", "WRM001"),
 )
@@ -1424,7 +1429,8 @@ def kv_leak(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         Tokens in use beyond running x (mean prompt + 1.6 x mean output) by more than `excess`
         of the pool, for `report_s` and growing, where enough requests complete to know the
-        means. Or SGLang's own leak message.
+        means. In a log too short for that, by more than `short_excess` all through it. Or
+        SGLang's own leak message.
     Why it is slow:
         Leaked tokens are neither free, nor cached, nor running: the pool shrinks until little
         can be admitted.
@@ -1453,15 +1459,13 @@ def kv_leak(case: Case, limits: Limits) -> Finding | Clear:
         )
     if not any(rank.kv_tokens for rank in case.ranks):
         raise NotApplicable("the pool size is unknown: the max_total_num_tokens= line is missing")
-    if case.signals.span_s < limits["window_s"] + limits["report_s"]:
-        raise NotApplicable(
-            f"it covers less than the {limits['window_s'] + limits['report_s']:.0f} s "
-            "that a mass balance needs"
-        )
     if any(_cuts_unseen(case, rank) for rank in case.ranks):
         raise NotApplicable(
-            "its rows are merged, so the chunks of long prompts cannot be told from requests"
+            "the chunks of long prompts cannot be told from requests: its start-up lines with "
+            "chunked_prefill_size are missing, or it is so long that its lines were merged"
         )
+    if case.signals.span_s < limits["window_s"] + limits["report_s"]:
+        return _leak_in_short_log(case, limits)
     found = hold(case.ranks, lambda rank: _leaking(rank, limits))
     if not found:
         return Clear("the tokens in use fit the running requests")
@@ -1492,9 +1496,81 @@ def kv_leak(case: Case, limits: Limits) -> Finding | Clear:
     )
 
 
+def _leak_in_short_log(case: Case, limits: Limits) -> Finding:
+    """Return the leak that a short log shows beyond doubt of size.
+
+    Once the batch has turned over several times, what its requests hold is bounded by the
+    prompts and outputs that the log itself shows.
+
+    Raises:
+        NotApplicable: it shows none, which says little in so short a time.
+    """
+    found: list[Held] = []
+    excess = 0.0
+    for rank in case.ranks:
+        nobody = None if case.excerpt else _held_by_nobody(rank, limits)
+        if nobody is not None and as_float(nobody.min(), 0.0) > limits["short_excess"] * (
+            rank.kv_tokens or math.inf
+        ):
+            found.append(Held(rank, [(0, rank.grid.height)]))
+            excess = max(excess, as_float(nobody.max(), 0.0))
+    if not found:
+        raise NotApplicable(
+            f"it covers less than the {limits['window_s'] + limits['report_s']:.0f} s "
+            "that a mass balance needs"
+        )
+    return Finding(
+        summary=f"About {excess:,.0f} KV tokens ({excess / (found[0].rank.kv_tokens or 1):.0%} of "
+        f"the pool) are in use that no running request accounts for, {spell(case, found)}; the "
+        "log is too short to see them grow",
+        episodes=all_episodes(found),
+        evidence=[
+            *pool_evidence(case),
+            shown(
+                "tokens that nobody holds",
+                excess,
+                "tokens",
+                found[0].line("kv_usage"),
+                "#token - running x (mean prompt + 1.6 x mean output), completions of the log",
+                0,
+            ),
+        ],
+        actions=_leak_actions(case),
+        severity=Severity.CRITICAL,
+        confidence="low" if case.arg("enable_hierarchical_cache") else "medium",
+        competing="open sessions or locked prefixes hold tokens too; ten minutes of log would "
+        "tell",
+    )
+
+
+def _held_by_nobody(rank: Rank, limits: Limits) -> pl.Series | None:
+    """Return the tokens that nobody holds, as means of 30 s; None without enough completions."""
+    cells = rank.grid.filter(pl.col("running").is_not_null())
+    if not cells.height:
+        return None
+    done, decoded, prompt = cells.select(
+        pl.col("completed").sum(),
+        pl.col("decoded").sum(),
+        (pl.col("new_token") + pl.col("cached_token")).sum(),
+    ).row(0)
+    running = as_float(cells["running"].mean(), 0.0)
+    started = done + cells["running"][-1] - cells["running"][0]
+    if done < max(limits["turnover"] * running, 20.0) or started <= 0:
+        return None
+    each = prompt / started + limits["output_factor"] * decoded / done
+    now, token = rank.mean("running", 30.0), rank.mean("own_token", 30.0)
+    nobody: pl.Series = (token - now * each).drop_nulls()
+    return nobody
+
+
 def _cuts_unseen(case: Case, rank: Rank) -> bool:
-    """Whether many prompts are cut into chunks in rows that stand for several lines."""
+    """Whether many prompts are cut into chunks that the lines do not tell from requests."""
     chunk = case.signals.session.config.chunked_prefill_size
+    if chunk is None:
+        # Batches of exactly the largest size, again and again, end at the chunk size.
+        new = rank.lines.filter("prefill")["new_token"].drop_nulls()
+        full = new.filter(new == new.max())
+        return full.len() >= 3 and float(full.sum()) > 0.3 * float(new.sum())
     sums = rank.grid.select(pl.col("new_token", "n_prefill").sum()).row(0)
     merged = as_float(rank.lines["lines"].max(), 1.0) > 1
     return merged and bool(chunk) and sums[0] > 0.3 * (chunk or 0) * sums[1]
