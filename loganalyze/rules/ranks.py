@@ -89,7 +89,7 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         .group_by("cell")
         .agg(
             u=pl.col("usage").max() - pl.col("usage").min(),
-            q=waiting.max() - waiting.min(),
+            q=pl.when(waiting.min() == 0).then(waiting.max()),
             cv=pl.col("running").std() / pl.col("running").mean(),
             lost=1 - pl.col("running").mean() / pl.col("running").max(),
             top=pl.col("usage").arg_max(),
