@@ -108,12 +108,9 @@ def _with_last_prefills(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
     since = totals.select(
         "row", pl.col("last_prefill", "last_new_token").diff().over(ranks).name.suffix("_since")
     )
-    return (
-        batch.with_columns(row=pl.int_range(pl.len()))
-        .join(since, on="row", how="left", maintain_order="left")
-        .with_columns(
-            pl.coalesce(name, pl.col(f"{name}_since").cast(batch[name].dtype)).alias(name)
-            for name in ("last_prefill", "last_new_token")
-        )
-        .select(batch.columns)
+    rows = batch.select(row=pl.int_range(pl.len()))
+    found = rows.join(since, on="row", how="left", maintain_order="left")
+    return batch.with_columns(
+        pl.coalesce(name, found[f"{name}_since"].cast(batch[name].dtype)).alias(name)
+        for name in ("last_prefill", "last_new_token")
     )
