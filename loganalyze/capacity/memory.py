@@ -41,6 +41,12 @@ AGREE = 0.01
 KEEP_GIB = 5.0
 RISK_GIB = 2.0
 
+#: More than this is left over, down to `_GOOD_GIB`; of less, what is above `KEEP_GIB` is worth
+#: having where it is a tenth of the pool.
+_MUCH_GIB = 8.0
+_GOOD_GIB = 6.0
+_WORTH_SHARE = 0.1
+
 #: Server arguments that decide the pool's size beside the fraction. Two starts that differ in
 #: one of them say nothing about memory together.
 _SAME = (
@@ -48,6 +54,19 @@ _SAME = (
     "kv_cache_dtype", "dtype", "quantization", "speculative_algorithm", "max_total_tokens",
     "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
 )  # fmt: skip
+
+
+def spare_gib(free_gib: float, pool_gib: float | None) -> float:
+    """Return the free memory after start-up that the KV pool may have; 0 if it is not worth it.
+
+    Args:
+        free_gib: `available_gpu_mem`.
+        pool_gib: size of the KV pool; None if not printed.
+    """
+    if free_gib > _MUCH_GIB:
+        return free_gib - _GOOD_GIB
+    spare = free_gib - KEEP_GIB
+    return spare if pool_gib and spare >= _WORTH_SHARE * pool_gib else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -587,9 +587,9 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
     """Decode steps became slow just after an event that the log names.
 
     What it flags:
-        Step times that at least double (`factor`) with as many running requests just after a
-        retraction, a refused flush, or another event; or a lasting jump of step time (THR002)
-        within `within_s` after one.
+        Step times that at least double (`factor`) just after a retraction, a refused flush, or
+        another event, beyond what more running requests explain at worst (in proportion); or a
+        lasting jump of step time (THR002) within `within_s` after one.
     Why it is slow:
         A known class of faults: after some events decoding stays slow although batch, context and
         graph are the same.
@@ -610,8 +610,8 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
         row, held, factor = collapse
         name = _event_name(str(row["kind"]))
         return Finding(
-            summary=f"Decode steps take {factor:.1f} times as long after {name}, with as many "
-            f"running requests, {spell(case, [held])}",
+            summary=f"Decode steps take {factor:.1f} times as long after {name}, for the number "
+            f"of running requests, {spell(case, [held])}",
             episodes=held.episodes,
             evidence=[
                 shown("event", str(row["kind"]), "", (row["source"], row["line_no"])),
@@ -620,7 +620,7 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
                     factor,
                     "x",
                     held.line("gen_throughput", least=True),
-                    "median of running x accepted / throughput",
+                    "median of running x accepted / throughput; over the growth of the batch",
                     1,
                 ),
             ],
@@ -705,8 +705,11 @@ def _collapse(
             r0 = as_float(before["r"].median())
             if r0 is None:
                 continue
-            alike = pl.col("r").is_between(0.6 * r0, 1.4 * r0)
-            before, after = before.filter(alike), after.filter(alike)
+            before = before.filter(pl.col("r").is_between(0.6 * r0, 1.4 * r0))
+            # A larger batch takes longer, at worst in proportion to it.
+            after = after.filter(pl.col("r").is_between(0.6 * r0, 4 * r0)).with_columns(
+                per_step=pl.col("per_step") / (pl.col("r") / r0).clip(lower_bound=1.0)
+            )
             if min(before.height, after.height) < limits["lines"]:
                 continue
             factor = as_float(after["per_step"].median(), 0.0) / as_float(

@@ -7,11 +7,13 @@ import math
 import polars as pl
 
 from loganalyze import episodes
-from loganalyze.capacity import pool, predict
+from loganalyze.capacity import memory, pool, predict
+from loganalyze.capacity.steps import MIN_LINES
 from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
 from loganalyze.model import Action, Capacity, Estimate, Evidence, Finding, Severity
 from loganalyze.rules import flags
 from loganalyze.rules.held import (
+    MEMORY_FRACTION,
     Held,
     act,
     all_episodes,
@@ -23,6 +25,7 @@ from loganalyze.rules.held import (
     hold,
     memory_limit,
     minimum,
+    outside,
     pool_evidence,
     seconds,
     severity,
@@ -45,10 +48,6 @@ from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap
 
 _GIB = 2**30
-
-#: Free GPU memory that SGLang's guide asks for after start-up, and when there is too little.
-_GOOD_FREE_GIB = 6.0
-_MUCH_FREE_GIB = 8.0
 
 
 # -- KV001 --------------------------------------------------------------------------------
@@ -111,9 +110,20 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
     worst = found[0]
     running, queue = worst.mean("running") or 0.0, worst.mean("queue") or 0.0
     capacity = _capacity(case)
-    spent = spell(case, found, pl.col("queue_req") > 0)
-    summary = f"KV pool full with requests waiting {spent}: {_people(running, queue)}"
-    if capacity.tokens_per_req and capacity.requests_fit is not None:
+    waited = any(bool((held.lines["queue_req"] > 0).any()) for held in found)
+    if waited:
+        spent = spell(case, found, pl.col("queue_req") > 0)
+        summary = f"KV pool full with requests waiting {spent}: {_people(running, queue)}"
+    else:
+        full = _printed_full_usage() >= limits["enter_usage"]
+        summary = (
+            f"KV pool full with running requests thrown back {spell(case, found, full)}: "
+            f"{_people(running, queue)}"
+        )
+    few = _few_hold_it(worst)
+    if few:
+        summary += f"; {few}"
+    elif capacity.tokens_per_req and capacity.requests_fit is not None:
         summary += (
             f"; room for about {capacity.requests_fit} at their settled "
             f"{capacity.tokens_per_req:,.0f} tokens per request"
@@ -135,10 +145,36 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
             *_cost(case, worst),
             *_load(worst),
         ],
-        actions=more_room(case, worst),
+        actions=[*(_runaway(case) if few else []), *more_room(case, worst)],
         severity=severity(case, found),
         confidence="medium" if leak and level == "high" else level,
         competing="; ".join(filter(None, (competing, leak))) or _look_alike(case, worst),
+    )
+
+
+def _printed_full_usage() -> pl.Expr:
+    return pl.coalesce("full_token_usage", "token_usage", "gpu_token_usage")
+
+
+#: So many running requests that hold the whole pool hold it each for itself.
+_FEW = 2.5
+
+
+def _few_hold_it(held: Held) -> str:
+    """Say that one or two requests hold the whole pool; empty where more run."""
+    rows = held.decode.filter(pl.col("running_req") > 0)
+    running, each = as_float(rows["running_req"].mean(), 0.0), _per_request(held)
+    if not each or not 0 < running < _FEW:
+        return ""
+    who = "one request holds" if running < 1.5 else "two requests hold"
+    return f"{who} the whole pool, {each:,.0f} tokens each"
+
+
+def _runaway(case: Case) -> list[Action]:
+    return act(
+        case,
+        "See whether these requests should be so long: outputs that never stop (max_new_tokens, "
+        "stop tokens, sampling), or giant prompts; cap them in the clients",
     )
 
 
@@ -239,8 +275,7 @@ def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
 
 
 def _not_full(case: Case, limits: Limits) -> str:
-    usage = pl.coalesce("full_token_usage", "token_usage", "gpu_token_usage")
-    printed = case.data.batch.select("queue_req", usage=usage)
+    printed = case.data.batch.select("queue_req", usage=_printed_full_usage())
     top = as_float(printed["usage"].max(), 0.0)
     both = as_float(printed.filter(pl.col("queue_req") > 0)["usage"].max())
     if both is None:
@@ -323,9 +358,13 @@ def _server_is_healthy(held: Held) -> list[Evidence]:
         )
     ]
     model = held.rank.model
-    residual = held.decode["residual"].drop_nulls()
+    rows = _like_the_model(held.rank, held.decode.drop_nulls("residual"))
+    residual = rows["residual"]
     if model is not None and residual.len() >= 5:
         off = math.expm1(as_float(residual.median(), 0.0))
+        slow = residual.filter(residual > math.log(2)).len()
+        apart = held.decode["residual"].count() - residual.len()
+        other = "with" if rows["cuda_graph"].eq(False).any() else "without"
         out.append(
             shown(
                 "step time against the fitted model",
@@ -334,10 +373,30 @@ def _server_is_healthy(held: Held) -> list[Evidence]:
                 (None, None),
                 f"median of {residual.len()} intervals; step = {model.t0_s * 1e3:.1f} ms + "
                 f"{model.a_s * 1e3:.3f} ms x running + {model.b_s * 1e9:.1f} ns x tokens: "
-                + ("the GPU is not slower than usual" if off < 0.1 else "slower than usual"),
+                + _speed_words(off, slow, residual.len())
+                + (f"; {apart} intervals {other} a CUDA graph left out" if apart else ""),
             )
         )
     return out
+
+
+def _like_the_model(rank: Rank, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the decode lines that the step model is about: with CUDA graph, if those are many."""
+    graph = pl.col("cuda_graph").fill_null(True)
+    modelled = rank.lines.filter(pl.col("decode") & graph).height >= MIN_LINES
+    return rows.filter(graph if modelled else ~graph)
+
+
+#: Intervals that took more than twice the modelled time, of all, that are no exceptions.
+_OFTEN_SLOW = 0.1
+
+
+def _speed_words(off: float, slow: int, n: int) -> str:
+    if off >= 0.1:
+        return "slower than usual"
+    if slow >= _OFTEN_SLOW * n:
+        return f"but {slow} of them took more than twice the modelled time (THR003, HNG001)"
+    return "the GPU is not slower than usual"
 
 
 def _burn_down(held: Held) -> list[Evidence]:
@@ -356,7 +415,8 @@ def _burn_down(held: Held) -> list[Evidence]:
     row = first.row(int((rate >= 0.9 * as_float(rate.max(), 0.0)).arg_max() or 0), named=True)
     usage, actual = row["kv_usage"], held.spans[0][0] * rank.step_s - row["t"]
     predicted = (1 - usage) * rank.kv_tokens / row["gen_throughput"]
-    if usage > 0.5 or actual <= 0 or actual > 3 * predicted:
+    # A forecast that missed by more than twice is no evidence.
+    if usage > 0.5 or actual <= 0 or not 0.5 <= actual / predicted <= 2:
         return []
     return [
         shown(
@@ -457,54 +517,63 @@ def _one_step_up(case: Case) -> float | None:
     return round(present + 0.02, 2) if isinstance(present, float) and present < 0.97 else None
 
 
+def left_over_memory(case: Case, held: Held) -> list[Action]:
+    """Return what gives the pool the free GPU memory, if there is enough of it."""
+    found, useless = _left_over(case, held, None if case.excerpt else predict.load(case.data))
+    return found + useless
+
+
+def _left_over(
+    case: Case, held: Held, load: predict.Load | None
+) -> tuple[list[Action], list[Action]]:
+    """Return that where it raises the throughput by the prediction, and where it does not."""
+    config, capacity = case.signals.session.config, case.signals.capacity
+    free, cell, n = config.available_gpu_mem_gib, capacity.bytes_per_token, held.rank.kv_tokens
+    spare = memory.spare_gib(free, config.kv_pool_gib) if free is not None else 0.0
+    if free is None or not spare:
+        return [], []
+    total = config.avail_before_weights_gib
+    present = case.arg("mem_fraction_static")
+    proposed = (
+        round(present + math.floor(100 * spare / total) / 100, 2)
+        if isinstance(present, float) and total
+        else None
+    )
+    limit = memory_limit(case)
+    if limit and proposed and total and isinstance(present, float):
+        proposed = min(proposed, max(limit.highest, present))
+        spare = min(spare, (proposed - present) * total)
+    effect, change = "", predict.Change()
+    if cell and n:
+        more = int(spare * _GIB / cell)
+        change = predict.Change(pool=1 + more / n)
+        effect = f"{spare:.1f} GiB more hold {more:,} tokens (+{more / n:.0%} KV)" + _gain(
+            load, change
+        )
+    found = act(
+        case,
+        f"Give the KV pool the GPU memory that is left over: {free:.1f} GiB are free after "
+        "start-up, 5 to 8 are enough"
+        + ("" if proposed is not None else "; go up in steps of 0.02 until so much stays free"),
+        MEMORY_FRACTION,
+        proposed if proposed is not None else _one_step_up(case),
+        f"{'at most' if limit else 'in all'}, {effect}" if effect and proposed is None else effect,
+    )
+    return (found, []) if gains(_estimate(load, change) if effect else None) else ([], found)
+
+
 def more_room(case: Case, held: Held) -> list[Action]:
     """The levers on the pool, in order of effect, with predicted gains."""
-    config, capacity = case.signals.session.config, case.signals.capacity
-    out: list[Action] = []
-    useless: list[Action] = []
+    config = case.signals.session.config
     load = None if case.excerpt else predict.load(case.data)
-    free, cell, n = config.available_gpu_mem_gib, capacity.bytes_per_token, held.rank.kv_tokens
-    if free is not None and free > _MUCH_FREE_GIB:
-        spare = free - _GOOD_FREE_GIB
-        total = config.avail_before_weights_gib
-        present = case.arg("mem_fraction_static")
-        proposed = (
-            round(present + math.floor(100 * spare / total) / 100, 2)
-            if isinstance(present, float) and total
-            else None
-        )
-        limit = memory_limit(case)
-        if limit and proposed and total and isinstance(present, float):
-            proposed = min(proposed, max(limit.highest, present))
-            spare = min(spare, (proposed - present) * total)
-        effect, change = "", predict.Change()
-        if cell and n:
-            more = int(spare * _GIB / cell)
-            change = predict.Change(pool=1 + more / n)
-            effect = (
-                f"{spare:.1f} GiB more hold {more:,} tokens (+{more / n:.0%} "
-                f"KV){_gain(load, change)}"
-            )
-        into = out if gains(_estimate(load, change) if effect else None) else useless
-        into += act(
-            case,
-            f"Give the KV pool the GPU memory that is left over: {free:.1f} GiB are free after "
-            "start-up, 5 to 8 are enough"
-            + (
-                "" if proposed is not None else "; go up in steps of 0.02 until so much stays free"
-            ),
-            "mem-fraction-static",
-            proposed if proposed is not None else _one_step_up(case),
-            f"{'at most' if limit else 'in all'}, {effect}"
-            if effect and proposed is None
-            else effect,
-        )
-    elif free is None:
+    out, useless = _left_over(case, held, load)
+    if config.available_gpu_mem_gib is None:
         out += act(
             case,
-            "If more than 8 GB of GPU memory are free after start-up (available_gpu_mem in the "
-            "max_total_num_tokens= line), give them to the KV pool, in steps of 0.02",
-            "mem-fraction-static",
+            "If GPU memory is left over after start-up (available_gpu_mem in the "
+            "max_total_num_tokens= line; 5 to 8 GB are enough), give it to the KV pool, in steps "
+            "of 0.02",
+            MEMORY_FRACTION,
             _one_step_up(case),
         )
     dtype = str(case.arg("kv_cache_dtype", "auto")).lower()
@@ -750,7 +819,8 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("running") > 0)
             & (pl.col("retracted") == 0)
         )
-        held = rank.holds(near, limits["share"], limits["window_s"])
+        calm = rank.select(near) & outside(case, rank, "KV001")
+        held = rank.holds(calm, limits["share"], limits["window_s"])
         found = joined(spans(held), rank.cells(15))
         return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
 
@@ -937,7 +1007,12 @@ def _waste(case: Case) -> tuple[float, str]:
 
 
 def _fewer_retractions(case: Case, held: Held) -> list[Action]:
-    out = act(case, "Give the KV pool more room: see KV001") if "KV001" in case.earlier else []
+    if "KV001" in case.earlier:
+        out = act(case, "Give the KV pool more room: see KV001")
+    else:
+        out = left_over_memory(case, held) or act(
+            case, "Give the KV pool more room first: fp8 KV, more GPUs or replicas (see KV001)"
+        )
     c = case.arg("schedule_conservativeness")
     if not isinstance(c, int | float) or c < 1.3:
         proposed = 1.0 if isinstance(c, int | float) and c < 1.0 else 1.3
@@ -1084,18 +1159,37 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
             ),
             severity=Severity.INFO if warm else Severity.WARNING,
             confidence=confidence(case, [held]),
-            competing="a slower GPU (THR002) is excluded: step times fit the model"
-            if rank.model
-            else "",
+            competing=_other_than_longer(rank, low, high),
         )
     return Clear(best)
 
 
+def _other_than_longer(rank: Rank, low: int, high: int) -> str:
+    """Say what else may have slowed decoding while requests came to hold more tokens."""
+    grid = rank.grid[low : high + 1]
+    share = as_float((grid["graph_off"] > 0.5).mean(), 0.0)
+    mixed = 0.1 < share < 0.9
+    if mixed:
+        return (
+            f"steps without a CUDA graph (GRF001) in {share:.0%} of that time are slower as well"
+        )
+    if not _fitted_residual(rank, low, high).len():
+        return "a slower GPU (THR002) cannot be excluded: no step model fits these lines"
+    return "a slower GPU (THR002) is excluded: step times fit the model"
+
+
+def _fitted_residual(rank: Rank, low: int, high: int) -> pl.Series:
+    """Return the residuals of the cells that the step model is about."""
+    rows = rank.grid[low : high + 1].with_columns(cuda_graph=pl.col("graph_off") < 0.5)
+    return _like_the_model(rank, rows)["residual"].drop_nulls()
+
+
 def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     """Return (first cell, last cell, best rate before, settled rate after) of the growth."""
-    a = rank.mean(
-        pl.col("own_token") / pl.when(pl.col("running") > 0).then(pl.col("running")), 60.0
-    )
+    # A prefill line before the first decode line may print requests and no tokens yet.
+    held = (pl.col("running") > 0) & (pl.col("own_token") > 0)
+    a = rank.mean(pl.when(held).then(pl.col("own_token") / pl.col("running")), 60.0)
+    a = rank.select(pl.when(held).then(a))
     usage = rank.mean("usage", 60.0)
     rate = rank.mean("rate", 30.0)
     size = rank.cells(limits["within_s"])
@@ -1121,14 +1215,14 @@ def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     high = int(hit.arg_max() or 0)
     begin = max(0, high - size)
     low = begin + int(a[begin : high + 1].fill_null(math.inf).arg_min() or 0)
-    residual = rank.grid["residual"][low : high + 1].drop_nulls()
+    residual = _fitted_residual(rank, low, high)
     if residual.len() and abs(as_float(residual.median(), 0.0)) > limits["max_residual"]:
         return None
     return low, high, as_float(top[high], 0.0), as_float(settled[high], 0.0)
 
 
 def _per_cell(grid: pl.DataFrame, cell: int) -> float:
-    near = grid[max(0, cell - 10) : cell + 10]
+    near = grid[max(0, cell - 10) : cell + 10].filter(pl.col("own_token") > 0)
     running = as_float(near["running"].sum(), 0.0)
     return as_float(near["own_token"].sum(), 0.0) / running if running else 0.0
 
@@ -1146,6 +1240,9 @@ def _lifetime(rank: Rank) -> float | None:
     severity=Severity.WARNING,
     limits={
         "much_gib": Limit(10.0, "GiB", "free GPU memory that could be KV"),
+        "much_share": Limit(
+            0.4, "fraction", "free GPU memory that could be KV over the pool's size"
+        ),
         "little_gib": Limit(2.0, "GiB", "free GPU memory below which running out is likely"),
         "share": Limit(0.10, "fraction", "KV pool / (KV pool + weights) below which it is small"),
         "off": Limit(0.01, "fraction", "pool size and bytes per token may disagree by this much"),
@@ -1180,7 +1277,10 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
     crash = case.earlier.get("CRS001")
     said: list[Evidence] = []
     actions: list[Action] = []
-    if short and free is not None and free > limits["much_gib"]:
+    size = config.kv_pool_gib
+    spare = memory.spare_gib(free, size) if free is not None else 0.0
+    much = spare >= limits["much_share"] * size if size else False
+    if short and free is not None and (free > limits["much_gib"] or much):
         said.append(
             shown("GPU memory free after start-up", free, "GiB", where, "available_gpu_mem")
         )

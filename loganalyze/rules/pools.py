@@ -19,6 +19,7 @@ from loganalyze.rules.held import (
     spell,
     thrown_back,
 )
+from loganalyze.rules.kv import left_over_memory
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap
@@ -161,6 +162,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         ],
         actions=[
             *(upgrade if kept else []),
+            *left_over_memory(case, worst),
             *act(
                 case,
                 "Give the sliding-window pool a larger share",

@@ -395,3 +395,99 @@ def test_those_behind_a_giant_prompt_wait_for_it_and_not_for_admission():
     advice = {**changes(found["PRE001"]), **changes(found["PRE003"])}
     assert "--chunked-prefill-size" not in advice
     assert "server of their own" in found["PRE003"].actions[0].text
+
+
+# -- a full KV pool ---------------------------------------------------------------------------
+
+
+def thrown(second, count=1, gained=9000):
+    return (
+        f"{stamp(second, 'TP0')} KV cache pool is full. Retract requests. "
+        f"#retracted_reqs: {count}, #new_tokens_gained: {gained}, "
+        "#new_token_ratio: 0.0980 -> 0.3000"
+    )
+
+
+def test_two_requests_that_hold_the_whole_pool():
+    lines = [decode(5 * i, 2, plain(300_000, 300_000), 11) for i in range(5)]
+    found, verdict = judged([*lines, thrown(26)])
+    assert verdict.primary == "KV001"
+    assert "with running requests thrown back in 5 of 5 lines" in verdict.headline
+    assert "two requests hold the whole pool, 150,000 tokens each" in verdict.headline
+    assert "outputs that never stop" in found["KV001"].actions[0].text
+    assert "KV003" not in found
+
+
+def test_free_memory_is_measured_against_the_pool():
+    # 6.56 - 5 = 1.56 GiB of 3.18 GiB are 49 % more tokens; of 36 GiB 0.04.
+    start = [
+        args(mem_fraction_static=0.72, kv_cache_dtype="fp8_e4m3"),
+        f"{stamp(1)} Load weight begin. avail mem=36.00 GB",
+        f"{stamp(1)} KV Cache is allocated. #tokens: 37000, KV size: 3.18 GB",
+        size(37_000, 2048, free=6.56),
+    ]
+    lines = [decode(60 + i, 30, plain(37_000, 35_400), 600, 9) for i in range(120)]
+    found, _ = judged(start + lines)
+    assert changes(found["KV001"])["--mem-fraction-static"] == (0.72, 0.76)
+    assert "1.6 GiB more hold" in found["KV001"].actions[0].effect
+    assert "(+49% KV)" in found["KV001"].actions[0].effect
+    # The same memory beside a pool of 31.8 GiB is no tenth of it.
+    start[2] = f"{stamp(1)} KV Cache is allocated. #tokens: 37000, KV size: 31.80 GB"
+    found, _ = judged(start + lines)
+    assert "--mem-fraction-static" not in changes(found["KV001"])
+
+
+def test_retractions_without_a_full_pool_name_memory_first():
+    start = [
+        args(mem_fraction_static=0.72, schedule_conservativeness=0.1),
+        f"{stamp(1)} KV Cache is allocated. #tokens: 37000, KV size: 3.18 GB",
+        size(37_000, 2048, free=6.56),
+    ]
+    lines = []
+    for i in range(80):
+        lines.append(decode(60 + i, 30, plain(37_000, 30_000), 600))
+        if i % 6 == 5:
+            lines.append(thrown(60 + i))
+    found, _ = judged(start + lines)
+    assert "KV001" not in found
+    assert found["KV004"].actions[0].flag == "--mem-fraction-static"
+
+
+def slow_lines(graph):
+    """A minute at 0.25 s a line with a graph, a minute at 1 s a line, all of them full."""
+    lines = [args(), size(100_000, 512)]
+    for i in range(240):
+        fields = plain(100_000, 95_000 + 40 * (i % 9))
+        lines.append(decode(60 + i / 4, 30, fields, 40 * 30 / 0.25, 9))
+    for i in range(60):
+        fields = plain(100_000, 95_000 + 40 * (i % 9))
+        lines.append(decode(120 + i, 30, fields, 40 * 30 / 1.0, 9, graph=graph))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [
+        (True, "but 60 of them took more than twice the modelled time"),
+        (False, "the GPU is not slower than usual; 60 intervals without a CUDA graph left out"),
+    ],
+)
+def test_the_server_is_called_healthy_by_the_lines_that_the_model_is_about(graph, said):
+    found, _ = judged(slow_lines(graph))
+    (step,) = [e for e in found["KV001"].evidence if e.label.startswith("step time against")]
+    assert said in step.formula
+
+
+def test_a_collapse_is_seen_through_a_batch_that_grew():
+    # 4 x 40 / 429 = 0.37 s a line; afterwards 6 x 40 / 24 = 10 s: 27 times, 18 of them at least
+    # not the batch's.
+    lines = [size(2_650_000, 64)]
+    for i in range(60):
+        lines.append(decode(i, 4, plain(2_650_000, 2_400_000), 429))
+    lines.append(thrown(60))
+    for i in range(12):
+        lines.append(decode(70 + 7 * i, 6, plain(2_650_000, 2_400_000), 24, 1))
+    found, verdict = judged(lines)
+    assert verdict.primary == "THR003"
+    shown = {e.label: e.value for e in found["THR003"].evidence}
+    assert shown["step time after the event over before"] == 17.9  # 429 / 24
