@@ -408,6 +408,10 @@ def state_levers(case: Case, held: Held) -> list[Action]:
 _MORE_SLOTS = 1.5
 
 
+#: A queue of a disaggregated server that holds something is no backlog: it must stay.
+_FEWEST_LINES = 3
+
+
 @rule(
     "PDD001",
     "pd-prealloc-backlog",
@@ -442,6 +446,8 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     """
     if case.signals.session.role != "decode":
         raise NotApplicable("it is not the log of a PD decode server")
+    if case.signals.n_lines < _FEWEST_LINES:
+        raise NotApplicable(f"{case.length} is too little to tell a backlog from a moment")
 
     def judge(rank: Rank) -> list[Span]:
         backlog = (pl.col("prealloc") > 0) & (
@@ -528,24 +534,28 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     explains=("QUE001", "HNG001", "CLI001", "IDL001"),
 )
 def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
-    """KV transfers from prefill to decode servers pile up.
+    """The KV of requests arrives late on decode servers, or leaves prefill servers late.
 
     What it flags:
-        On a decode server at least `requests` in transfer with (almost) none waiting for
-        preallocation; on a prefill server requests in flight that rise together with usage.
+        On a decode server at least `requests` in the transfer queue with (almost) none waiting
+        for preallocation; on a prefill server requests in flight that rise together with usage.
     Why it is slow:
-        A request decodes only when all its KV has arrived; the link or the network card is slower
-        than the prefill servers.
+        A request decodes only when all its KV has arrived. #transfer-req counts requests from
+        their preallocation on, so it holds those whose prefill is not done as well as those on
+        the link; the prefill servers' logs tell which.
     Not this rule:
         Requests that wait for KV room on the decode server (PDD001).
     What to do:
-        Look at the link, the network cards and the transfer backend.
+        Look at the prefill servers' #queue-req and #inflight-req, then at the link, the network
+        cards and the transfer backend.
     Source:
-        DecodeTransferQueue, PrefillInflightQueue.
+        DecodeTransferQueue, PrefillInflightQueue; #21396.
     """
     role = case.signals.session.role
     if role == "unified":
         raise NotApplicable("it is not the log of a disaggregated server")
+    if case.signals.n_lines < _FEWEST_LINES:
+        raise NotApplicable(f"{case.length} is too little to tell a backlog from a moment")
 
     def judge(rank: Rank) -> list[Span]:
         if role == "decode":
@@ -569,14 +579,22 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("transfers did not pile up without KV being short")
     worst = found[0]
+    many = f"{worst.mean('transfer') or 0:.0f}"
+    level = confidence(case, found, config=True)
+    if role == "decode":
+        summary = (
+            f"KV of requests arrives late {spell(case, found)}: {many} in the transfer queue, "
+            f"waiting for their prefill or for the transfer, {worst.mean('running') or 0:.0f} "
+            "running, none waiting for KV room"
+        )
+    else:
+        summary = f"KV transfers pile up {spell(case, found)}: {many} requests in flight"
     return Finding(
-        summary=f"KV transfers pile up {spell(case, found)}: {worst.mean('transfer') or 0:.0f} "
-        f"requests in transfer, {worst.mean('running') or 0:.0f} running, none waiting "
-        "for KV room",
+        summary=summary,
         episodes=all_episodes(found),
         evidence=[
             shown(
-                "requests in transfer",
+                "requests in the transfer queue" if role == "decode" else "requests in flight",
                 worst.mean("transfer"),
                 "requests",
                 worst.line("transfer_req" if role == "decode" else "inflight_req"),
@@ -587,15 +605,28 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
                 "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
             ),
         ],
-        actions=act(
-            case,
-            "Look at the link between prefill and decode servers: bandwidth, network "
-            "cards, transfer backend",
-        ),
+        actions=[
+            *(
+                act(
+                    case,
+                    "Look at the prefill servers first: a queue there (#queue-req) means that "
+                    "they are the limit, many in #inflight-req that the transfer is",
+                )
+                if role == "decode"
+                else []
+            ),
+            *act(
+                case,
+                "Look at the link between prefill and decode servers: bandwidth, network cards, "
+                "transfer backend",
+            ),
+        ],
         severity=severity(case, found),
-        confidence=confidence(case, found, config=True),
-        competing="slow prefill servers: #transfer-req also counts requests that wait for them; "
-        "or KV room on the decode server (PDD001)",
+        confidence="medium" if role == "decode" and level == "high" else level,
+        competing="slow prefill servers: #transfer-req also counts requests that wait for them, "
+        "and this log cannot tell the two apart; or KV room on the decode server (PDD001)"
+        if role == "decode"
+        else "decode servers that are slow to take KV (PDD001 on their logs)",
     )
 
 

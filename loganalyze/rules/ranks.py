@@ -18,17 +18,18 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    waiting,
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.timeline import as_float
 
 
 def _together(case: Case) -> pl.DataFrame:
-    """Return the ranks' grids one below the other, with `rank` numbers."""
+    """Return the ranks' grids one below the other, with `rank` numbers and what `waits`."""
     return pl.concat(
-        rank.grid.select("cell", "t", "usage", "queue", "running", "prealloc", "gap").with_columns(
-            rank=pl.lit(i)
-        )
+        rank.grid.select(
+            "cell", "t", "usage", "queue", "running", "gap", waits=waiting(case)
+        ).with_columns(rank=pl.lit(i))
         for i, rank in enumerate(case.ranks)
     )
 
@@ -83,13 +84,13 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         raise NotApplicable("it shows a single DP rank")
     if case.excerpt:
         raise NotApplicable(f"{case.length} is too little to compare ranks")
-    waiting = pl.col("queue").fill_null(0) + pl.col("prealloc").fill_null(0)
+    waits = pl.col("waits").fill_null(0)
     grid = (
         _together(case)
         .group_by("cell")
         .agg(
             u=pl.col("usage").max() - pl.col("usage").min(),
-            q=pl.when(waiting.min() == 0).then(waiting.max()),
+            q=pl.when(waits.min() == 0).then(waits.max()),
             cv=pl.col("running").std() / pl.col("running").mean(),
             lost=1 - pl.col("running").mean() / pl.col("running").max(),
             top=pl.col("usage").arg_max(),
@@ -119,24 +120,26 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         )
         for one in case.ranks
     ]
-    means = [(h.mean("usage") or 0.0, h) for h in held_all]
-    fullest, emptiest = max(means, key=lambda m: m[0]), min(means, key=lambda m: m[0])
+    means = [(h.mean("usage") or 0.0, h, h.average(waiting(case))) for h in held_all]
+    # The rank that requests wait for is the one to name, however full another is.
+    busiest = max(means, key=lambda m: (round(m[2]), m[0]))
+    emptiest = min((m for m in means if m is not busiest), key=lambda m: (m[0], m[2]))
     inside = grid.filter(
         pl.any_horizontal(pl.col("cell").is_between(a, b - 1) for a, b in found_spans)
     )
     lost = as_float(inside["lost"].mean(), 0.0)
-    name = fullest[1].rank.label or "one rank"
+    name = busiest[1].rank.label or "one rank"
     return Finding(
-        summary=f"DP ranks are loaded unevenly {spell(case, [fullest[1]])}: {name} at usage "
-        f"{fullest[0]:.2f} with {fullest[1].mean('queue') or 0:.0f} waiting, "
-        f"{emptiest[1].rank.label} at {emptiest[0]:.2f}",
-        episodes=all_episodes([fullest[1]]),
+        summary=f"DP ranks are loaded unevenly {spell(case, [busiest[1]])}: {name} at usage "
+        f"{busiest[0]:.2f} with {busiest[2]:.0f} waiting, "
+        f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:.0f}",
+        episodes=all_episodes([busiest[1]]),
         evidence=[
             shown(
                 f"mean usage of {name}",
-                fullest[0],
+                busiest[0],
                 "",
-                fullest[1].line("kv_usage"),
+                busiest[1].line("kv_usage"),
                 "time-weighted",
                 2,
             ),
@@ -149,10 +152,10 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
                 2,
             ),
             shown(
-                "waiting on the fullest rank",
-                fullest[1].mean("queue"),
+                f"waiting on {name}",
+                busiest[2],
                 "requests",
-                fullest[1].line("queue_req"),
+                busiest[1].line(waiting(case, printed=True)),
                 "time-weighted mean",
                 0,
             ),
@@ -166,8 +169,8 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
             ),
         ],
         actions=_balance(case),
-        severity=severity(case, [fullest[1]]),
-        confidence=confidence(case, [fullest[1]]),
+        severity=severity(case, [busiest[1]]),
+        confidence=confidence(case, [busiest[1]]),
         competing="KV saturation (KV001) of the full rank is its consequence"
         if "KV001" in case.earlier
         else "",

@@ -148,7 +148,7 @@ def test_the_headline_names_a_second_cause_at_another_time():
     verdict = conclude(log)
     assert verdict.primary == "PDD001"
     assert "from 09:00:00" in verdict.headline
-    assert "; then PDD002: KV transfers pile up" in verdict.headline
+    assert "; then PDD002: KV of requests arrives late" in verdict.headline
     assert "from 09:02:00" in verdict.headline
 
 

@@ -491,3 +491,47 @@ def test_a_collapse_is_seen_through_a_batch_that_grew():
     assert verdict.primary == "THR003"
     shown = {e.label: e.value for e in found["THR003"].evidence}
     assert shown["step time after the event over before"] == 17.9  # 429 / 24
+
+
+# -- disaggregated servers --------------------------------------------------------------------
+
+
+def pd_fields(tokens, token, prealloc, transfer):
+    return (
+        f"{plain(tokens, token)}, pre-allocated usage: 0.00, #prealloc-req: {prealloc}, "
+        f"#transfer-req: {transfer}, #retracted-req: 0"
+    )
+
+
+def test_the_rank_with_requests_in_preallocation_is_the_one_to_name():
+    usages = (0.67, 0.30, 0.20, 0.50, 0.09, 0.94)
+    lines = [args(disaggregation_mode="decode", dp_size=6, enable_dp_attention=True)]
+    for i in range(120):
+        for rank, usage in enumerate(usages):
+            fields = pd_fields(100_000, int(usage * 100_000), 21 if rank == 0 else 0, 0)
+            lines.append(decode(60 + i, 20, fields, 800, rank=f"DP{rank} TP{rank}"))
+    found, _ = judged(lines)
+    uneven = found["DPI001"]
+    assert "DP0 TP0 at usage 0.67 with 21 waiting, DP4 TP4 at 0.09 with 0" in uneven.summary
+    shown = {e.label: e for e in uneven.evidence}
+    assert shown["waiting on DP0 TP0"].value == 21
+    assert shown["waiting on DP0 TP0"].line_no == 2
+
+
+def test_a_transfer_queue_holds_requests_whose_prefill_is_not_done():
+    lines = [args(disaggregation_mode="decode"), size(100_000, 512)]
+    lines += [decode(60 + i, 10, pd_fields(100_000, 20_000, 0, 22), 400) for i in range(120)]
+    found, _ = judged(lines)
+    late = found["PDD002"]
+    assert (
+        "22 in the transfer queue, waiting for their prefill or for the transfer" in late.summary
+    )
+    assert late.actions[0].text.startswith("Look at the prefill servers first")
+    assert late.confidence == "medium"
+
+
+@pytest.mark.parametrize(("prealloc", "transfer"), [(30, 0), (0, 30)])
+def test_one_line_of_a_disaggregated_server_shows_no_backlog(prealloc, transfer):
+    line = decode(60, 10, pd_fields(100_000, 80_000, prealloc, transfer), 400)
+    _, verdict = judged([args(disaggregation_mode="decode"), size(100_000, 512), line])
+    assert verdict.status == "undetermined"
