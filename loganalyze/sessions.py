@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from loganalyze import config, derive, duplicates, releases, schema, servers
+from loganalyze import config, derive, duplicates, fatal, releases, schema, servers
 from loganalyze.model import ServerConfig, Session, SessionData
 from loganalyze.servers import Servers
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Records with which a server process starts; the first of a run of them begins a session.
 START_KINDS = ("server_args", "weight_load_begin", "capacity")
-_CRASH_KINDS = ("exception", "sigquit", "watchdog_timeout", "subprocess_crashed", "oom")
-_STOP_KINDS = ("sigterm", "graceful_exit")
 
 #: A stamp this far behind the line before it is another run, not jitter between ranks ...
 _BACKWARD_S = 120
@@ -142,7 +140,7 @@ def _session(id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool) -> Sess
     batch = derive.add_columns(duplicates.mark(cut["batch"], schema.BATCH))
     event = duplicates.mark(cut["event"], schema.EVENT)
     startup = cut["startup"]
-    release_range = _release_range(batch, event)
+    release_range = _release_range(batch, event, startup)
     settings = config.read(startup, release_range)
     records = pl.concat([t.select("source", "line_no") for t in cut.values()])
     where = batch if batch.height else records
@@ -180,11 +178,12 @@ def _ended_by(
     An orderly stop prints SIGTERM; a process that was followed by another without it died.
     """
     last_work = batch["_pos"].max() if batch.height else -1
-    kinds = event.filter(pl.col("_pos") >= last_work)["kind"].to_list()
-    kinds += [k for k in event["kind"].to_list() if k in ("sigquit", "sigterm")]
-    if any(k in _CRASH_KINDS for k in kinds):
+    last = pl.col("_pos") >= last_work
+    # A child's end is told before the other ranks have stopped, an orderly one as it begins.
+    told = pl.col("kind").is_in(["sigquit", "sigterm"])
+    if fatal.died(event, last, worked=batch.height > 0).filter(last | told).height:
         return "crash"
-    if any(k in _STOP_KINDS for k in kinds):
+    if event.filter((last & pl.col("kind").is_in(fatal.STOPS)) | told).height:
         return "stop"
     return "crash" if restarted else "end_of_log"
 
@@ -210,10 +209,16 @@ def _role(batch: pl.DataFrame, settings: ServerConfig) -> Literal["unified", "pr
     return "unified"
 
 
-def _release_range(batch: pl.DataFrame, event: pl.DataFrame) -> tuple[str, str] | None:
-    """Return the releases that every line of the session could come from."""
-    grammar = pl.concat([t.select("release_lo", "release_hi") for t in (batch, event)])
-    lo, hi = grammar["release_lo"].max(), grammar["release_hi"].min()
-    if lo is None or hi is None:
-        return None
-    return releases.RELEASES[int(lo)], releases.RELEASES[int(hi)]  # type: ignore[arg-type]
+def _release_range(
+    batch: pl.DataFrame, event: pl.DataFrame, startup: pl.DataFrame
+) -> tuple[str, str] | None:
+    """Return the releases that every line of the session could come from.
+
+    None where the lines contradict each other: they are of several releases.
+    """
+    for tables in ((batch, event, startup), (batch, event)):
+        grammar = pl.concat([t.select("release_lo", "release_hi") for t in tables])
+        lo, hi = grammar["release_lo"].max(), grammar["release_hi"].min()
+        if isinstance(lo, int) and isinstance(hi, int) and lo <= hi:
+            return releases.RELEASES[lo], releases.RELEASES[hi]
+    return None

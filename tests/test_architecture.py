@@ -33,6 +33,7 @@ LAYERS = [
     "duplicates",
     "filters",
     "servers",
+    "fatal",
     "sessions",
     "timeline",
     "series",

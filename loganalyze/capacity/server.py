@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from loganalyze import fatal
 from loganalyze.capacity import kv_bytes, memory, predict
 from loganalyze.capacity.kv_bytes import Config, Layout, Setting
 from loganalyze.capacity.memory import Memory
@@ -22,9 +23,6 @@ DRAFT_COUNTED_FROM = (0, 5, 15)
 
 #: So far below a fraction that crashed the next one stays.
 BELOW_CRASH = 0.02
-
-#: Out of memory, in the words of torch and of SGLang.
-_OOM = "OutOfMemoryError|out of memory|Not enough memory"
 
 #: A log is untrusted: no size that a server has is larger.
 _LARGEST = 1 << 20
@@ -365,9 +363,8 @@ def _died_of_memory(sessions: Sequence[SessionData]) -> tuple[tuple[int, float],
         fraction = _Args(data.session).number("mem_fraction_static")
         if fraction is None or data.session.ended_by != "crash":
             continue
-        said = pl.concat_str("traceback", "message", separator=" ", ignore_nulls=True)
-        events = data.event.filter(pl.col("kind") != "kv_oom")
-        if events.select(((pl.col("kind") == "oom") | said.str.contains(_OOM)).any()).item():
+        events = data.event.filter(pl.col("kind").is_in([*fatal.DEADLY, *fatal.ERRORS]))
+        if any(fatal.cause(row) in fatal.GPU_MEMORY for row in events.iter_rows(named=True)):
             out.append((data.session.id, fraction))
     return tuple(out)
 

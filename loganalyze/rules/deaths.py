@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
+from loganalyze import fatal
 from loganalyze.model import SessionData
-
-_CRASH_KINDS = ("exception", "sigquit", "subprocess_crashed", "oom", "kv_oom", "watchdog_timeout")
-
-#: Out of memory, in the words of torch and of SGLang.
-_OOM = "OutOfMemoryError|out of memory|Not enough memory"
 
 #: How far below a fraction that ran out of memory the next one stays.
 BELOW_DEATH = 0.02
+
+#: Fatal events that are read for their cause: it stands among the first.
+_READ = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,47 @@ def fatal_events(data: SessionData) -> pl.DataFrame:
 
     A failed KV allocation alone only counts where the session ended in a crash.
     """
-    events = data.event.filter(
-        pl.col("kind").is_in(_CRASH_KINDS) & ~pl.col("duplicate").fill_null(False)
-    ).sort("line_no")
-    survived = data.session.ended_by != "crash"
-    return events.filter(pl.col("kind") != "kv_oom") if survived else events
+    event = data.event.filter(~pl.col("duplicate").fill_null(False)).sort("line_no")
+    found = fatal.died(event, after_work(data), worked=data.batch.height > 0)
+    if data.session.ended_by != "crash":
+        return found
+    failed = event.filter((pl.col("kind") == "kv_oom") & after_work(data))
+    return pl.concat([found, failed]).sort("line_no", maintain_order=True)
 
 
-def of_memory(fatal: pl.DataFrame) -> pl.DataFrame:
+def unclear_end(data: SessionData) -> pl.DataFrame:
+    """Return the errors that stand last in a log and may or may not have ended the process."""
+    last = data.event.filter(after_work(data)).sort("line_no").tail(1)
+    return last.filter(pl.col("kind").is_in([*fatal.ERRORS, "leak"]))
+
+
+def after_work(data: SessionData) -> pl.Expr:
+    """Return whether an event stands after the last statistics line of its session."""
+    if not data.batch.height:
+        return pl.lit(True)
+    source, line, time = data.batch.select("source", "line_no", "time").row(-1)
+    same = pl.col("source") == source
+    later = pl.col("time") >= pl.lit(time, pl.Datetime("ms"))
+    found: pl.Expr = (same & (pl.col("line_no") > line)) | (~same & later.fill_null(False))
+    return found
+
+
+def cause_of_death(died: pl.DataFrame) -> tuple[str, dict[str, Any]] | None:
+    """Return the cause of a death and the event that names it; None without any event.
+
+    The first event that names a cause, else the first: a main process only says that a child
+    died, which had said why.
+    """
+    rows = [(fatal.cause(row), row) for row in died.head(_READ).iter_rows(named=True)]
+    named = (one for one in rows if one[0] not in fatal.UNNAMED)
+    return next(named, rows[0] if rows else None)
+
+
+def of_memory(died: pl.DataFrame) -> pl.DataFrame:
     """Return those of some fatal events that say that GPU memory ran out."""
-    return fatal.filter(
-        pl.col("traceback").fill_null("").str.contains(_OOM)
-        | pl.col("message").fill_null("").str.contains(_OOM)
-        | (pl.col("kind") == "oom")
-    )
+    rows = died.head(_READ)
+    memory = [fatal.cause(row) in fatal.GPU_MEMORY for row in rows.iter_rows(named=True)]
+    return rows.filter(pl.Series(memory, dtype=pl.Boolean))
 
 
 def memory_limit(own: SessionData, sessions: Sequence[SessionData]) -> MemoryLimit | None:

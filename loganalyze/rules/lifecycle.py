@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
 import polars as pl
 
+from loganalyze import fatal
 from loganalyze.episodes import Span, between, joined, point, spans
+from loganalyze.fatal import class_of
 from loganalyze.model import Action, Episode, Evidence, Finding, Severity
 from loganalyze.rules import deaths
 from loganalyze.rules.held import (
@@ -36,35 +39,45 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
     """The server process died, or was started again.
 
     What it flags:
-        An exception of the scheduler, a sigquit from a child, a watchdog kill, or a second start
-        in the same log without an orderly stop.
+        An exception of the scheduler, a sigquit from a child, a watchdog kill, an abort or a
+        kill, an error of the GPU or the links as the last word of the log, or a second start in
+        the same log without an orderly stop.
     Why it is slow:
         Everything in flight is lost, and nothing is served until the new process has loaded the
         model and captured its graphs.
     Not this rule:
         An orderly stop (SIGTERM), and silence without a death (HNG001).
     What to do:
-        Out of memory in a prefill: smaller chunks; in decode: fewer running requests; in any case
-        a lower --mem-fraction-static. A new session has its own pool size and flags.
+        It depends on what ran out or failed, which the finding names. GPU memory: a lower
+        --mem-fraction-static, smaller chunks or fewer running requests. No room for a KV pool at
+        start: a higher one. KV slots, host memory, Mamba slots: their own flags. A hang: see where
+        all ranks stand. A new session has its own pool size and flags.
     Source:
-        Scheduler hit an exception; Received sigquit from a child process.
+        Scheduler hit an exception; SIGQUIT received, Received sigquit from a child process; exit
+        codes; torch's watchdog; tracebacks and errors as the last lines of a log.
     """
     session = case.signals.session
-    fatal = deaths.fatal_events(case.data)
+    died_of = deaths.fatal_events(case.data)
     following = case.following
-    if not fatal.height and session.ended_by != "crash":
-        return Clear(
-            "the log ends in an orderly stop"
-            if session.ended_by == "stop"
-            else "no sign of a crash or a restart"
-        )
+    if not died_of.height and session.ended_by != "crash":
+        if session.ended_by == "stop":
+            return Clear("the log ends in an orderly stop")
+        unclear = deaths.unclear_end(case.data)
+        if unclear.height:
+            row = unclear.row(0, named=True)
+            what = class_of(row) or _text(row)
+            raise NotApplicable(
+                f"its last record is an error, {what} in line {row['line_no']}, and no statistics "
+                "line follows; whether the process ended there is not printed"
+            )
+        return Clear("no sign of a crash or a restart")
     rows = case.data.batch
-    first = fatal.row(0, named=True) if fatal.height else None
+    first = died_of.row(0, named=True) if died_of.height else None
     died = first or (rows.row(-1, named=True) if rows.height else None)
     start = died["time"] if died else session.end
     back = following.session.start if following else None
-    oom = deaths.of_memory(fatal)
-    why = "out of GPU memory" if oom.height else _cause(first)
+    named = deaths.cause_of_death(died_of)
+    why = _cause(*named) if named else "the log shows a new start without an orderly stop"
     down = (
         (back - start).total_seconds()
         if isinstance(back, datetime) and isinstance(start, datetime)
@@ -76,9 +89,10 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
             "; it was started "
             f"again{f' after {duration(down)}' if down is not None and down >= 0 else ''}"
         )
+    told = [named[1]] if named else []
+    told += [row for row in died_of.head(4).iter_rows(named=True) if row not in told]
     evidence = [
-        shown("event", _text(row), "", (row["source"], row["line_no"]))
-        for row in fatal.head(4).iter_rows(named=True)
+        shown("event", _text(row), "", (row["source"], row["line_no"])) for row in told[:4]
     ]
     evidence += _changes(case)
     end = back if isinstance(back, datetime) else session.end
@@ -88,37 +102,67 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
         summary=summary,
         episodes=[Episode(start, end, line, max(line, last_line), None, session.source)],
         evidence=evidence,
-        actions=_after_crash(case, bool(oom.height), rows),
+        actions=_after_crash(case, *(named or ("child", None))),
         # Without a word of a failure it may have been a restart by hand.
-        severity=Severity.CRITICAL if fatal.height else Severity.WARNING,
-        confidence="high" if fatal.height else "medium",
+        severity=Severity.CRITICAL if died_of.height else Severity.WARNING,
+        confidence="high" if died_of.height else "medium",
         competing=""
-        if fatal.height
+        if died_of.height
         else "a restart by hand, whose SIGTERM line is not in this log",
-        explained_by="HNG001" if _killed_by_watchdog(fatal) and "HNG001" in case.earlier else None,
+        explained_by="HNG001"
+        if _killed_by_watchdog(died_of) and "HNG001" in case.earlier
+        else None,
     )
 
 
-def _killed_by_watchdog(fatal: pl.DataFrame) -> bool:
+def _killed_by_watchdog(died_of: pl.DataFrame) -> bool:
     """Whether the process died because its watchdog saw it hang: then the hang is the cause."""
-    return fatal.height > 0 and fatal["kind"][0] == "watchdog_timeout"
+    return died_of.height > 0 and died_of["kind"][0] == "watchdog_timeout"
 
 
-def _cause(row: dict[str, object] | None) -> str:
-    if row is None:
-        return "the log shows a new start without an orderly stop"
-    return {
-        "exception": "its scheduler hit an exception",
-        "sigquit": "a child process failed",
-        "subprocess_crashed": "a child process crashed",
-        "watchdog_timeout": "the watchdog saw no forward pass in time",
-        "kv_oom": "KV allocation failed",
-        "oom": "out of GPU memory",
-    }.get(str(row["kind"]), f"event {row['kind']}")
+#: What the server died of, in words; see `fatal.cause`.
+_CAUSES = {
+    "fraction_low": "--mem-fraction-static leaves no room for a KV pool beside the weights",
+    "kv_pool": "the KV pool had no room for a batch (not the GPU's memory)",
+    "host_memory": "out of host memory (RAM)",
+    "mamba_slots": "no Mamba state slot was left",
+    "graph_memory": "out of GPU memory while its graphs were captured",
+    "gpu_memory": "out of GPU memory",
+    "leak": "SGLang's own check found KV that nobody holds (a leak)",
+    "collective": "the ranks could not communicate: one of them, or a link, hung or failed",
+    "gpu_error": "a GPU error",
+    "hang": "the watchdog saw no forward pass in time",
+    "killed": "killed from outside (signal 9): out of host memory, the orchestrator, or by hand",
+    "segfault": "a segmentation fault",
+    "aborted": "the process aborted itself",
+    "exception": "its scheduler hit an exception",
+    "child": "a child process failed",
+}
 
 
-def _text(row: dict[str, object]) -> str:
-    return str(row["message"] or row["kind"]).strip()
+def _cause(name: str, row: dict[str, Any]) -> str:
+    """Say a cause, with what of the event's own text is safe to print."""
+    said = _CAUSES[name]
+    if name == "exception" and row["kind"] != "exception":
+        said = "it ended in a traceback" if row["traceback"] else "it ended in an error"
+    phrase = re.search(_PHRASES, f"{row['message']} {row['traceback']}")
+    detail = [class_of(row), phrase[0] if phrase and name == "gpu_error" else None]
+    if row["exit_code"] is not None and name != "killed":
+        detail.append(f"exit code {row['exit_code']}")
+    known = ", ".join(part for part in detail if part)
+    return f"{said} ({known})" if known else said
+
+
+#: Phrases of GPU errors that hold nothing of a request.
+_PHRASES = (
+    "illegal memory access|device-side assert|misaligned address|unspecified launch failure"
+    "|no kernel image"
+)
+
+
+def _text(row: dict[str, Any]) -> str:
+    said = str(row["message"] or row["error"] or row["kind"]).strip()
+    return said if row["exit_code"] is None else f"{said}, exit code {row['exit_code']}"
 
 
 def _changes(case: Case) -> list[Evidence]:
@@ -156,20 +200,119 @@ def _changes(case: Case) -> list[Evidence]:
     return out
 
 
-def _after_crash(case: Case, oom: bool, rows: pl.DataFrame) -> list[Action]:
-    if not oom:
-        return act(case, "Read the traceback around the first event; upgrade, or report it")
-    out: list[Action] = []
-    fraction = case.arg("mem_fraction_static")
-    out += act(
+def _after_crash(case: Case, cause: str, row: dict[str, Any] | None) -> list[Action]:
+    """Return what to do about a death of this cause."""
+    advice = {
+        "fraction_low": _more_static_memory,
+        "kv_pool": _fewer_kv_slots,
+        "host_memory": _less_host_memory,
+        "mamba_slots": _more_mamba_slots,
+        "graph_memory": _less_gpu_memory,
+        "gpu_memory": _less_gpu_memory,
+        "hang": _see_the_ranks,
+        "collective": _see_the_ranks,
+    }.get(cause)
+    if advice is not None:
+        return advice(case, row or {})
+    return act(
         case,
-        "Leave more memory for activations",
+        {
+            "leak": "Upgrade: the releases mend such leaks one by one; until then restart before "
+            "the pool fills, and try it without the prefix cache (KV010)",
+            "gpu_error": "Upgrade, or try another attention backend; CUDA_LAUNCH_BLOCKING=1 makes "
+            "the traceback name the kernel",
+            "killed": "Ask who killed it: `dmesg | grep -i oom`, `kubectl describe pod` "
+            "(OOMKilled, 137), the job scheduler; if RAM ran out, give more or use a smaller host "
+            "cache",
+            "segfault": "Upgrade, or report it with the native stack (the core file, or the lines "
+            "after this one)",
+            "aborted": "Read the lines around the first event: C++ prints the cause after what():",
+            "child": "Look for the child's own last lines, in the logs of all ranks and nodes",
+        }.get(cause, "Read the traceback around the first event; upgrade, or report it"),
+    )
+
+
+def _more_static_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    fraction = case.arg("mem_fraction_static")
+    return [
+        *act(
+            case,
+            "Give weights and KV pool a larger share, in steps of 0.05",
+            "mem-fraction-static",
+            round(min(fraction + 0.05, 0.95), 3) if isinstance(fraction, float) else "higher",
+        ),
+        *act(
+            case,
+            "If the weights alone nearly fill the GPUs: more GPUs for the model (--tp-size), or "
+            "quantised weights; and see that no other process holds GPU memory",
+        ),
+    ]
+
+
+def _fewer_kv_slots(case: Case, row: dict[str, Any]) -> list[Action]:
+    """Advise on a batch that the KV pool could not hold, although it was admitted."""
+    out = act(
+        case,
+        "Upgrade: a scheduler that admits more than its pool holds is at fault; more or less GPU "
+        "memory does not mend it",
+    )
+    said = f"{row.get('phase')} {row.get('message')} {row.get('traceback')}"
+    chunk = case.signals.session.config.chunked_prefill_size
+    if "Prefill" in said and chunk and chunk > 2048:
+        text = "Until then, smaller prefill chunks, which ask for fewer slots at once"
+        out += act(case, text, "chunked-prefill-size", chunk // 2, "", chunk)
+    else:
+        text = "Until then, fewer running requests, so that the pool keeps room"
+        out += act(case, text, "max-running-requests", "lower")
+    return out
+
+
+def _less_host_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    text = "Make the host cache fit into the RAM that is free, on every rank of the node"
+    size = case.arg("hicache_size")
+    if isinstance(size, int | float) and size > 0:
+        return act(case, text, "hicache-size", "lower")
+    return [
+        *act(case, text, "hicache-ratio", "lower"),
+        *act(case, "Or give the container more RAM"),
+    ]
+
+
+def _more_mamba_slots(case: Case, row: dict[str, Any]) -> list[Action]:
+    return [
+        *act(
+            case,
+            "Give the Mamba states a larger share of the memory",
+            "mamba-full-memory-ratio",
+            "higher",
+        ),
+        *act(case, "Or ask for a number of state slots", "max-mamba-cache-size", "higher"),
+        *act(
+            case,
+            "Or fewer running requests, each of which needs slots",
+            "max-running-requests",
+            "lower",
+        ),
+    ]
+
+
+def _less_gpu_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    fraction = case.arg("mem_fraction_static")
+    out = act(
+        case,
+        "Leave more memory for activations and graphs",
         "mem-fraction-static",
         round(fraction - 0.02, 3) if isinstance(fraction, float) else "lower by 0.02",
     )
+    rows = case.data.batch
     last = rows["phase"][-1] if rows.height else None
     chunk = case.signals.session.config.chunked_prefill_size
-    if last == "prefill" and chunk and chunk > 2048:
+    if fatal.cause(row) == "graph_memory":
+        for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
+            more = act(case, "Or capture graphs for smaller batches only", flag, "lower")
+            if more:
+                return out + more
+    elif last == "prefill" and chunk and chunk > 2048:
         out += act(
             case,
             "Smaller prefill chunks: memory ran out after a prefill",
@@ -184,10 +327,32 @@ def _after_crash(case: Case, oom: bool, rows: pl.DataFrame) -> list[Action]:
             "Fewer running requests: memory ran out while decoding",
             "max-running-requests",
             "lower",
-            "",
-            case.signals.session.config.max_running_req,
         )
     return out
+
+
+def _see_the_ranks(case: Case, row: dict[str, Any]) -> list[Action]:
+    """Advise on a hang: which rank is behind, and on what."""
+    if "pyspy_missing" in case.data.event["kind"]:
+        out = act(
+            case,
+            "Install py-spy in the image: the watchdog called it to print where each rank hangs, "
+            "and it was missing",
+        )
+    else:
+        out = act(
+            case,
+            "See what all ranks did at that time (py-spy dump): the one that stands elsewhere "
+            "than the others is behind",
+        )
+    out += act(
+        case,
+        "Look at links and hosts of all nodes: NCCL_DEBUG=WARN, GPU Xid errors in dmesg, "
+        "InfiniBand counters",
+    )
+    return out + act(
+        case, "Have the server dump its state when it hangs", "soft-watchdog-timeout", 60
+    )
 
 
 @rule(

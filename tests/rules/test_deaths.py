@@ -1,0 +1,152 @@
+"""What a server died of, from its last lines, and what to do about each cause."""
+
+import pytest
+from synth import capacity, outcomes, sessions, text
+from synth import decode as decode_lines
+
+from loganalyze.rules import deaths
+from loganalyze.rules.planted import Writer
+
+AT = "[2026-03-02 09:05:00 TP0]"
+TRACE = f"{AT} Scheduler hit an exception: Traceback (most recent call last):\n  File x, line 1"
+
+#: The last lines of a log -> words of the summary, and the flag (or words) of the first advice.
+ENDS = {
+    "an error of the GPU without a traceback": (
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        "a GPU error (torch.AcceleratorError, illegal memory access)",
+        "another attention backend",
+    ),
+    "torch's watchdog": (
+        "[rank3]:[E302 09:05:00.33 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 600094 milliseconds\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "Fatal Python error: Aborted",
+        "could not communicate",
+        "py-spy dump",
+    ),
+    "the sigquit of a serving server, then the exit code": (
+        f"{AT} SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"
+        f"{AT} Exit code: -9",
+        "killed from outside (signal 9)",
+        "dmesg",
+    ),
+    "the shell's last word": ("Killed", "killed from outside (signal 9)", "dmesg"),
+    "no room for a pool": (
+        f"{TRACE}\nRuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        "leaves no room for a KV pool",
+        ("--mem-fraction-static", 0.9),
+    ),
+    "no room in the pool": (
+        f"{TRACE}\nRuntimeError: Prefill out of memory. Try to lower your batch size.\n"
+        "Try to allocate 16384 tokens.\nAvailable tokens: 12032",
+        "the KV pool had no room",
+        "Upgrade",
+    ),
+    "host memory": (
+        f"{TRACE}\nValueError: Not enough host memory available. Requesting 65.90 GB but only "
+        "have 23.11 GB free. Please reduce the size of the hierarchical cache.",
+        "out of host memory",
+        ("--hicache-ratio", "lower"),
+    ),
+    "Mamba slots": (
+        f"{TRACE}\nAssertionError: Not enough space for mamba ping pong idx, try to increase "
+        "--mamba-full-memory-ratio.",
+        "no Mamba state slot",
+        ("--mamba-full-memory-ratio", "higher"),
+    ),
+    "GPU memory": (
+        f"{TRACE}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.27 GiB.",
+        "out of GPU memory (torch.OutOfMemoryError)",
+        ("--mem-fraction-static", 0.83),
+    ),
+    "an exception of no known cause": (
+        f"{TRACE}\nValueError: Failed with the words of a request in it",
+        "its scheduler hit an exception (ValueError)",
+        "Read the traceback",
+    ),
+    "a leak check": (
+        f"{TRACE}\nValueError: token_to_kv_pool_allocator memory leak detected! size=3",
+        "a leak",
+        "Upgrade",
+    ),
+}
+
+
+def served(*last, **args):
+    """Return the log of a server that worked for a minute and then printed its last lines."""
+    shown = {"mem_fraction_static": 0.85, "enable_hierarchical_cache": True, **args}
+    w = Writer(**shown, hicache_ratio=2.0, mamba_full_memory_ratio=0.9)
+    for i in range(60):
+        w.decode(20 + i % 2, 30_000)
+    return "\n".join([*w.text, *last]) + "\n"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_death_is_recognised_and_named(name):
+    last, words, advice = ENDS[name]
+    found = outcomes(served(last))["CRS001"].finding
+    assert words in found.summary
+    assert str(found.severity) == "critical"
+    assert "words of a request" not in str(found)
+    first = found.actions[0]
+    if isinstance(advice, tuple):
+        assert (first.flag, first.proposed) == advice
+    else:
+        assert advice in first.text
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_only_a_lack_of_gpu_memory_bounds_the_memory_fraction(name):
+    (data,) = sessions(served(ENDS[name][0]))
+    limit = deaths.memory_limit(data, [data])
+    assert (limit and limit.fraction) == (0.85 if name == "GPU memory" else None)
+
+
+def test_graphs_that_find_no_memory_name_both_levers():
+    last = (
+        f"{TRACE}\nException: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2 "
+        "GiB.\nPossible solutions: ..."
+    )
+    found = outcomes(served(last, cuda_graph_max_bs=160))["CRS001"].finding
+    assert [a.flag for a in found.actions] == ["--mem-fraction-static", "--cuda-graph-max-bs"]
+
+
+def test_an_error_in_the_middle_is_no_death_and_at_the_end_not_known_to_be_one():
+    error = f"{AT} ValueError: a request asked for something that does not exist"
+    lines = decode_lines(usage=[0.5] * 40)
+    inside = outcomes(text(capacity(), lines[:20], error, lines[20:]))["CRS001"]
+    assert (inside.status, inside.reason) == ("clear", "no sign of a crash or a restart")
+    at_end = outcomes(text(capacity(), lines, error))["CRS001"]
+    assert at_end.status == "not_applicable"
+    assert "ValueError in line 42" in at_end.reason
+
+
+def test_children_that_end_in_an_orderly_stop_died_of_it():
+    stop = f"{AT} SIGTERM received. signum=None frame=None. Draining requests and shutting down..."
+    found = outcomes(served(stop, f"{AT} Exit code: -9", "Killed"))["CRS001"]
+    assert (found.status, found.reason) == ("clear", "the log ends in an orderly stop")
+
+
+def test_a_soft_watchdog_kills_nobody():
+    soft = f"{AT} Scheduler watchdog timeout (self.watchdog_timeout=60, self.soft=True)"
+    found = outcomes(served(soft))
+    assert found["CRS001"].status == "clear"
+    assert found["HNG001"].status == "fired"
+
+
+def test_a_start_that_ends_in_a_traceback_failed():
+    """Without a statistics line and without a word of being ready."""
+    trace = "Traceback (most recent call last):\n  File x, line 1\nKeyError: 'no such model'"
+    found = outcomes(text(capacity(), trace))["CRS001"].finding
+    assert "it ended in a traceback (KeyError)" in found.summary
+
+
+def test_a_missing_py_spy_is_advice():
+    last = [
+        f"{AT} Pyspy failed to dump PID 4242. Error: /bin/sh: 1: py-spy: not found",
+        f"{AT} Watchdog timeout (self.watchdog_timeout=300)",
+    ]
+    found = outcomes(served(*last))
+    for code in ("CRS001", "HNG001"):
+        assert "Install py-spy" in found[code].finding.actions[0].text
