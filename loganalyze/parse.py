@@ -62,7 +62,8 @@ class Parser:
 
     Args:
         requests: `all` gives a row for every access line and every line of --log-requests;
-            `errors` only for access lines with a status of 4xx or 5xx, and counts the others.
+            `errors` only for access lines with a status of 4xx or 5xx and for the last one of a
+            log, and counts the others.
     """
 
     def __init__(self, requests: Literal["all", "errors"] = "errors") -> None:
@@ -151,8 +152,9 @@ class Parser:
             counts.known += cut.n_access + cut.n_requests
         counts.kinds += rows.kinds
         frames = rows.frames(source.name, source.group, clock)
+        end = self._end(cut, source, clock)
         if frames is None:
-            return None
+            return end
         counts.batch += _count_lines(frames.batch["line_no"])
         told = [frames.batch, frames.event, frames.startup]
         if self._requests:
@@ -164,7 +166,24 @@ class Parser:
             counts.known += pl.concat(nos).n_unique()
         else:
             counts.known += sum(_count_lines(n) for n in nos)
+        if end is not None:
+            frames = replace(frames, request=pl.concat([frames.request, end.request]))
         return frames
+
+    def _end(self, cut: Cut, source: Source, clock: _Clock) -> Frames | None:
+        """Read the last access line of a log: a server that computes nothing still answers."""
+        if cut.last_access is None:
+            return None
+        line_no, data = cut.last_access
+        (text,) = _clean(pl.DataFrame({"text": _decode([data])}), cut.odd)["text"]
+        rows = Rows()
+        for reading in self._reader.read(text)[:1]:
+            failed = reading.values.get("status", "").startswith(
+                ("4", "5")
+            )  # which was read already
+            if reading.format.frame == "request" and not failed:
+                rows.add_reading(reading, line_no, 0, 0)
+        return rows.frames(source.name, source.group, clock)
 
     def _read_lines(
         self,

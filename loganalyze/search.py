@@ -95,6 +95,8 @@ class Cut:
         n_access: access lines seen.
         n_requests: request logs seen; n_inside: further lines that they span.
         size: bytes held.
+        last_access: number and text of the last access line, at the end of a log whose access
+            lines are only counted: nobody prints anything after it.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -106,6 +108,7 @@ class Cut:
     n_requests: int = 0
     n_inside: int = 0
     size: int = 0
+    last_access: tuple[int, bytes] | None = None
 
 
 def _view(data: bytes) -> bytes:
@@ -169,6 +172,10 @@ class Searcher:
         if not end:
             return
         cut, view = self.cut, _view(data)
+        if last and not self._requests and (at := data.rfind(ACCESS)) >= 0:
+            start = data.rfind(b"\n", 0, at) + 1
+            line = data[start : data.find(b"\n", at)]
+            cut.last_access = first_line + data.count(b"\n", 0, start), line
         cut.odd |= _oddities(data, view)
         n_access = view.count(ACCESS, 0, end)
         cut.n_access += n_access

@@ -1,7 +1,8 @@
 """Hold the records of a run in bounded memory.
 
 Batch rows beyond a bound are merged to a time grid (thin.py); of requests only those that
-failed are kept; the text of tracebacks is kept for the first ones.
+failed are kept, and the last one, whose stamp is the log's end; the text of tracebacks is kept
+for the first ones.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Store:
         self._keep("event", self._short(frames.event))
         self._keep("startup", frames.startup)
         failed = (pl.col("kind") == "access") & (pl.col("status") >= 400)
-        self._keep("request", frames.request.filter(failed))
+        last = pl.col("line_no") == pl.col("line_no").max()
+        self._keep("request", frames.request.filter(failed | last))
         while self._rows > self._max_rows and self._level + 1 < len(thin.STEPS):
             self._level += 1
             step = thin.STEPS[self._level]

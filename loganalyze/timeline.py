@@ -28,6 +28,9 @@ from loganalyze.model import SessionData
 #: A silence is a gap beyond this many seconds and this many times the usual spacing.
 GAP_S = 12.0
 GAP_SPACINGS = 8.0
+#: A silence as long as the watchdog's default is one whatever the usual spacing, which in a log
+#: of few lines is the silence itself.
+LONG_GAP_S = 300.0
 
 #: Decode steps between two decode lines unless the log says otherwise.
 DEFAULT_INTERVAL = 40
@@ -308,7 +311,7 @@ def _gaps(lines: pl.DataFrame) -> list[Gap]:
     """Return the silences of a rank; a shorter one counts if it was idle for certain."""
     spacing = lines["t"].diff()
     usual = spacing.median()
-    limit = max(GAP_S, GAP_SPACINGS * as_float(usual, 0.0))
+    limit = max(GAP_S, min(GAP_SPACINGS * as_float(usual, 0.0), LONG_GAP_S))
     waiting = pl.sum_horizontal(
         pl.col("prealloc_req", "transfer_req", "retracted_req").fill_null(0)
     )

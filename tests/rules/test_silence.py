@@ -1,0 +1,99 @@
+"""Silences: hangs, kernels that are compiled, and the idle end of a log."""
+
+from datetime import timedelta
+
+import pytest
+from synth import START, capacity, outcomes, text
+from synth import decode as decode_lines
+
+from loganalyze.rules.planted import Writer
+
+PREFILL = (
+    "Prefill batch, #new-seq: 1, #new-token: {new}, #cached-token: 0, token usage: 0.02, "
+    "#running-req: {running}, #queue-req: 0, "
+)
+
+
+def at(second, message, rank=" TP0"):
+    return f"[{START + timedelta(seconds=second):%Y-%m-%d %H:%M:%S}{rank}] {message}"
+
+
+def health(first, last, every=30):
+    access = 'INFO:     127.0.0.1:50000 - "GET /health HTTP/1.1" 200 OK'
+    return [at(second, access, "") for second in range(first, last + 1, every)]
+
+
+def first_prefill(seconds):
+    """Return a log whose first decode line comes so many seconds after its only prefill line.
+
+    40 steps of one request in that time: the printed throughput proves it was busy.
+    """
+    line = at(
+        3 + seconds,
+        "Decode batch. #running-req: 1, #token: 8014, token usage: 0.02, gen throughput "
+        f"(token/s): {40 / seconds:.2f}, #queue-req: 0, ",
+    )
+    return [capacity(400_000), at(3, PREFILL.format(new=8009, running=0)), line]
+
+
+@pytest.mark.parametrize("seconds", [400, 600])
+def test_a_first_prefill_that_takes_minutes_is_no_hang_of_links(seconds):
+    """Also where the silence is the only spacing of lines in the log."""
+    found = outcomes(text(first_prefill(seconds)))["HNG001"].finding
+    assert "8,009 tokens compiled its kernels, or they are slow" in found.summary
+    assert (str(found.severity), found.confidence) == ("warning", "low")
+    assert "hang" in found.competing
+    assert "compile_deep_gemm" in found.actions[0].text
+
+
+def test_kernels_that_are_compiled_while_serving():
+    w = Writer(pool=400_000)
+    for _ in range(60):
+        w.decode(5, 9_000)
+    w.prefill(1, 9000, 5)
+    w.line("Entering DeepGEMM JIT Pre-Compile session. It may take a long time")
+    w.line("Try DeepGEMM JIT Compiling for <GEMM_NT_F8F8BF16> N=24576, K=1536, num_groups=1")
+    w.wait(180)
+    for _ in range(60):
+        w.decode(6, 19_000)
+    found = outcomes("\n".join(w.text) + "\n")["HNG001"].finding
+    assert found.summary.startswith("No line for 3 min")
+    assert found.summary.endswith("while kernels were compiled")
+    assert (str(found.severity), found.confidence) == ("warning", "medium")
+
+
+def test_a_silence_after_a_prefill_in_the_middle_may_be_that_prefill():
+    w = Writer(pool=400_000)
+    for _ in range(60):
+        w.decode(5, 9_000)
+    w.prefill(1, 9000, 5)
+    w.wait(180)
+    for _ in range(60):
+        w.decode(6, 19_000)
+    found = outcomes("\n".join(w.text) + "\n")["HNG001"].finding
+    assert (str(found.severity), found.confidence) == ("critical", "medium")
+    assert "the prefill of 9,000 tokens" in found.competing
+
+
+def test_only_access_lines_after_requests_that_wait_are_a_hang():
+    """120 lines to second 119, health checks from 130 to 3,730: one hour without a line."""
+    busy = decode_lines(usage=[0.5] * 120, queue=3, running=1)
+    found = outcomes(text(capacity(), busy, health(130, 3730)))["HNG001"].finding
+    assert "Nothing was computed for 60.2 min" in found.summary
+    assert "although 1 request was running and 3 waiting" in found.summary
+    assert (str(found.severity), found.confidence) == ("critical", "medium")
+    assert found.evidence[0].value == 3611
+    assert "aborted by their clients" in found.competing
+
+
+def test_only_access_lines_after_requests_that_could_end_are_idle_time():
+    busy = decode_lines(usage=[0.5] * 120, queue=0, running=1)
+    found = outcomes(text(capacity(), busy, health(130, 3730)))["HNG001"]
+    assert found.status == "clear"
+    assert "only access lines follow for 60.2 min" in found.reason
+
+
+def test_a_log_that_just_ends_is_no_silence():
+    busy = decode_lines(usage=[0.5] * 120, queue=3, running=1)
+    found = outcomes(text(capacity(), busy))["HNG001"]
+    assert (found.status, found.reason) == ("clear", "no silence of 30 s with requests running")
