@@ -143,7 +143,7 @@ class Reader:
                 return [_quoted(fmt, text, m.start(), prefix)] if fmt.frame == "batch" else []
             found.append((fmt, start, m.start(), prefix))
             done = m.end()
-            if fmt.multiline or fmt.whole or fmt.name == "request_log":
+            if fmt.multiline or fmt.whole or fmt.closed:
                 break  # the rest of the line is its own
         ends = [f[1] for f in found[1:]] + [len(text)]
         return [

@@ -122,6 +122,7 @@ class Format:
         multiline: the lines up to the next record belong to it.
         whole: never shortened, however long.
         stampless: of releases that print neither stamp nor GPU before their statistics.
+        closed: whatever follows on the line belongs to it, be it another record's text.
         fields: one per column.
         rules: which releases print which shape.
     """
@@ -136,6 +137,7 @@ class Format:
     multiline: bool
     whole: bool
     stampless: bool
+    closed: bool
     fields: tuple[Field, ...]
     rules: tuple[Rule, ...]
 
@@ -220,6 +222,7 @@ def _format(name: str, spec: dict[str, Any]) -> Format:
         multiline=spec.get("multiline", False),
         whole=spec.get("whole", False),
         stampless=spec.get("stampless", False),
+        closed=spec.get("closed", False),
         fields=tuple(_field(c, s) for c, s in spec["columns"].items()),
         rules=tuple(_rule(r) for r in spec.get("releases", ())),
     )

@@ -36,9 +36,13 @@ _SHORT = {
     "watchdog_timeout": "watchdog",
     "health_check_failed": "health",
     "subprocess_crashed": "crash",
+    "collective_timeout": "collective",
+    "process_aborted": "abort",
+    "transfer_failed": "transfer",
+    "jit_compile": "compile",
 }
 #: Events of every healthy log: counted, not drawn.
-_USUAL = frozenset({"ready", "graceful_exit"})
+_USUAL = frozenset({"ready", "graceful_exit", "pyspy_missing"})
 _EPOCH = datetime(1970, 1, 1)
 
 

@@ -6,7 +6,7 @@ nests symptoms under the cause that explains them; `conclude` turns the rest int
 
 How to add a rule.
 
-1. Choose the family: kv, admission, prefill, decode, ranks, pools or lifecycle.
+1. Choose the family: kv, admission, prefill, decode, ranks, pools, transfers or lifecycle.
 2. Write `@rule(code, name, severity=, needs=, limits=, explains=, after=)` over a function
    `(case, limits) -> Finding | Clear`, with the five docstring sections (registry.SECTIONS).
 3. Judge each rank of `case.ranks` apart: an expression over `rank.grid`, smoothed by
@@ -33,6 +33,7 @@ from loganalyze.rules import (  # noqa: F401 - importing a family registers its 
     pools,
     prefill,
     ranks,
+    transfers,
 )
 from loganalyze.rules.conclude import DECISION_ORDER, checked, conclude, findings
 from loganalyze.rules.registry import (

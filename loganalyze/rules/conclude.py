@@ -30,6 +30,7 @@ DECISION_ORDER = (
     "RUN001",
     "SWA001",
     "MAM001",
+    "PDT001",
     "PDD001",
     "PDD002",
     "PDP001",

@@ -472,6 +472,21 @@ def _pd_prefill() -> dict[str, str]:
     return _one(w)
 
 
+def _failed_transfers() -> dict[str, str]:
+    w = Writer(disaggregation_mode="decode")
+    for i in range(80):
+        w.decode(20 + i % 2, 30_000, between="pre-allocated usage: 0.05, #transfer-req: 3, ")
+        if i % 3 == 0:
+            for rank in (0, 1):
+                w.text.append(
+                    f"[{w._stamp()} TP{rank}] Decode transfer failed for request rank={rank} "
+                    f"decode_req.req.rid='r{i}' decode_req.req.bootstrap_room={7000 + i} with "
+                    f"exception KVTransferError(bootstrap_room={7000 + i}): Failed to get kvcache "
+                    "from prefill instance, it might be dead"
+                )
+    return _one(w)
+
+
 def _leak() -> dict[str, str]:
     w = Writer(pool=200_000, cap=512)
     for i in range(2600):
@@ -541,6 +556,7 @@ PLANTED = (
     Planted("all Mamba slots taken", ("MAM001",), _state_slots),
     Planted("backlogs of a PD decode server", ("PDD001", "PDD002"), _pd_decode),
     Planted("a PD prefill server that waits", ("PDP001",), _pd_prefill),
+    Planted("KV transfers that fail", ("PDT001",), _failed_transfers),
     Planted("a KV leak", ("KV010",), _leak),
     Planted("a request larger than the pool", ("KV009",), _oversized),
     Planted("shared prefixes in a full pool", ("KV002",), _shared_prefixes),

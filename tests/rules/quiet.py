@@ -342,6 +342,11 @@ def pdd002():
     return _pd(0, 4, 30_000)
 
 
+def pdt001():
+    """A PD decode server whose transfers all arrive."""
+    return _pd(0, 4, 30_000)
+
+
 def pdp001():
     """Four requests wait for bootstrap; the limit is five."""
     w = Writer(disaggregation_mode="prefill")

@@ -35,6 +35,7 @@ CANNOT_TELL = {
     "THR002": EXCERPT,
     "LNG001": EXCERPT,
     "LBL001": EXCERPT,
+    "PDT001": EXCERPT,
     "PDD001": text(decode(usage=[0.5] * 40)),
 }
 
