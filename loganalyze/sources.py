@@ -6,32 +6,25 @@ of a tar archive) is told by its content, never by its name.
 
 from __future__ import annotations
 
-import bz2
-import codecs
 import contextlib
-import errno
 import functools
 import hashlib
 import io
-import lzma
 import os
 import re
 import select
 import stat
-import struct
 import sys
-import tarfile
-import tempfile
 import weakref
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import IO, NamedTuple, cast
 
+from loganalyze.archives import Tar, Zip
 from loganalyze.errors import InputError, utf8
 from loganalyze.model import LogSource
+from loganalyze.streams import Counted, Lenient, Spool, Utf8, codec_of, encoding_of, open_codec
 
 try:
     from stringzilla import Str as Str
@@ -44,9 +37,6 @@ BLOCK = 1 << 18
 #: server arguments are 20 kB; a prompt may be 1 GB.
 MAX_LINE = 1 << 20
 KEEP_HEAD, KEEP_TAIL = 1 << 13, 1 << 12
-#: A compressed file that grows by more than this factor, and past this size, is refused: a
-#: busy log shrinks to a tenth, one of nothing but equal lines to a two-hundredth.
-MAX_RATIO, MAX_RATIO_FROM = 500, 256 << 20
 
 
 class Block(NamedTuple):
@@ -65,15 +55,6 @@ class Block(NamedTuple):
     n_read: int
 
 
-_MAGIC = (
-    (b"\x1f\x8b", "gzip"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-    (b"\xfd7zXZ\x00", "xz"),
-    (b"BZh", "bzip2"),
-    (b"\x04\x22\x4d\x18", "lz4"),
-    (b"PK\x03\x04", "zip"),
-    (b"PK\x05\x06", "zip"),
-)
 _BINARY = (
     (b"\x7fELF", "a program"),
     (b"\x89PNG", "a picture"),
@@ -86,496 +67,13 @@ _BINARY = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
     (b"Rar!", "a RAR archive; unpack it first"),
 )
-_DAMAGE = (
-    EOFError,
-    OSError,
-    ValueError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-)
-
-
-def _codec_of(head: bytes) -> str | None:
-    for magic, name in _MAGIC:
-        if head.startswith(magic):
-            return name
-    if head[257:262] == b"ustar":
-        return "tar"
-    return None
-
-
-def _encoding_of(head: bytes) -> str | None:
-    """Tell UTF-16 and UTF-32 by their mark or by their NUL bytes; None for all else.
-
-    Two bytes like a mark may also be damage: the text behind a mark must hold half-empty
-    characters, since every line of a log holds digits and blanks.
-    """
-    marks = (
-        (b"\xff\xfe\x00\x00", "utf-32"),
-        (b"\x00\x00\xfe\xff", "utf-32"),
-        (b"\xff\xfe", "utf-16"),
-        (b"\xfe\xff", "utf-16"),
-    )
-    for mark, encoding in marks:
-        if head.startswith(mark) and head.count(0) * 10 >= len(head) - len(mark):
-            return encoding
-    sample = head[: len(head) & ~1]
-    if len(sample) >= 4:
-        even, odd = sample[::2].count(0), sample[1::2].count(0)
-        half = len(sample) // 2
-        if odd > 0.7 * half and even < 0.1 * half:
-            return "utf-16-le"
-        if even > 0.7 * half and odd < 0.1 * half:
-            return "utf-16-be"
-    return None
-
-
-def _open_codec(raw: IO[bytes], codec: str) -> IO[bytes]:
-    """Return a stream of what `raw` holds under `codec`; damage raises one of `_DAMAGE`."""
-    if codec == "gzip":
-        return cast("IO[bytes]", _Gzip(raw))
-    if codec == "zstd":
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-        return cast("IO[bytes]", _Translated(zstd.ZstdFile(raw, "rb"), zstd.ZstdError))
-    if codec == "xz":
-        return cast("IO[bytes]", lzma.LZMAFile(raw, "rb"))
-    if codec == "bzip2":
-        return cast("IO[bytes]", bz2.BZ2File(raw, "rb"))
-    import lz4.frame
-
-    return cast("IO[bytes]", lz4.frame.LZ4FrameFile(raw, "rb"))
-
-
-class _Translated(io.RawIOBase):
-    """A stream whose own kind of error is raised as one of the known kinds."""
-
-    def __init__(self, raw: object, error: type[Exception]) -> None:
-        self._raw, self._error = cast("io.RawIOBase", raw), error
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        try:
-            return self._raw.readinto(buffer) or 0
-        except self._error as error:
-            raise EOFError(str(error)) from None
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Gzip(io.RawIOBase):
-    """The members of a gzip file, one after the other.
-
-    Python's and isal's own readers give nothing of a read in which they meet damage, or bytes
-    behind the last member; this one gives what stands before it, and then raises.
-    """
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        try:
-            from isal.igzip_lib import error
-            from isal.isal_zlib import decompressobj
-        except ImportError:  # no wheel for this machine
-            from zlib import decompressobj, error  # type: ignore[assignment]
-        self._raw = raw
-        self._packed = b""
-        self._new, self._error = decompressobj, cast("type[Exception]", error)
-        self._member = self._new(wbits=31)
-        self._fresh = True
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while True:
-            if not self._packed:
-                self._packed = self._raw.read(1 << 17)
-                if not self._packed and self._fresh:
-                    return 0
-                if not self._packed:
-                    raise EOFError("the last member has no end")
-            if self._fresh:
-                self._packed = self._packed.lstrip(b"\0")  # members may be padded
-                if not self._packed:
-                    continue
-                self._fresh = False
-            try:
-                data = self._member.decompress(self._packed, len(buffer))
-            except self._error as error:
-                raise EOFError(str(error)) from None
-            self._packed = self._member.unconsumed_tail
-            if self._member.eof:
-                self._packed = self._member.unused_data
-                self._member, self._fresh = self._new(wbits=31), True
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Counted(io.RawIOBase):
-    """Counts the bytes that are read from a stream."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._raw.seekable()
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._raw.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._raw.tell()
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
-        self.count += n
-        return n
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-def _refuse_bomb(size: int, packed: int, what: str = "") -> None:
-    """Raise `InputError` where so many bytes of text cannot be a log."""
-    if size > MAX_RATIO_FROM and size > MAX_RATIO * max(packed, 1):
-        raise InputError(
-            f"{what}expands to more than {MAX_RATIO} times its size, {size >> 20:,} MiB so far, "
-            "as no log does",
-            hint="if it is a log, unpack it by hand and name the text",
-        )
-
-
-class _Lenient(io.RawIOBase):
-    """Reads a compressed stream up to its damage, and says where that is."""
-
-    def __init__(self, raw: IO[bytes], counted: _Counted, note: Callable[[str], None]) -> None:
-        self._raw, self._counted, self._note = raw, counted, note
-        self._done = 0
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._ended:
-            return 0
-        try:
-            n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
-        except _DAMAGE as error:
-            self._ended = True
-            self._note(
-                f"damaged or cut off after {self._done:,} bytes of text "
-                f"({str(error).rstrip('.') or type(error).__name__})"
-            )
-            return 0
-        self._done += n
-        _refuse_bomb(self._done, self._counted.count)
-        return n
-
-    def close(self) -> None:
-        self._raw.close()
-        self._counted.close()
-        super().close()
-
-
-class _Utf8(io.RawIOBase):
-    """Turns UTF-16 or UTF-32 into UTF-8."""
-
-    def __init__(self, raw: IO[bytes], encoding: str) -> None:
-        self._raw = raw
-        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._left:
-            chunk = self._raw.read(1 << 16)
-            text = self._decoder.decode(chunk, final=not chunk)
-            self._left = text.encode("utf-8", "replace")
-            if not chunk:
-                break
-        n = min(len(buffer), len(self._left))
-        buffer[:n] = self._left[:n]
-        self._left = self._left[n:]
-        return n
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Spool:
-    """A pipe, kept in a file without a name so that it can be read again.
-
-    Args:
-        read: returns the next bytes of the pipe, none at its end.
-    """
-
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._read = read
-        self._fd, path = tempfile.mkstemp(prefix="loganalyze-")
-        os.unlink(path)
-        weakref.finalize(self, os.close, self._fd)
-        self.size = 0
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; reads on where they are not there yet."""
-        if offset < self.size:
-            return os.pread(self._fd, min(size, self.size - offset), offset)
-        chunk = self._read(size)
-        written = 0
-        while written < len(chunk):
-            written += os.pwrite(self._fd, chunk[written:], self.size + written)
-        self.size += len(chunk)
-        return chunk
-
-    def fill(self) -> None:
-        """Read to the end."""
-        while self.read_at(self.size, 1 << 20):
-            pass
-
-    def open(self) -> IO[bytes]:
-        """Return a stream from the start."""
-        return cast("IO[bytes]", _SpoolReader(self))
-
-
-class _SpoolReader(io.RawIOBase):
-    def __init__(self, spool: _Spool) -> None:
-        self._spool = spool
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if whence == 2:
-            self._spool.fill()
-            offset += self._spool.size
-        at = offset + (self._at if whence == 1 else 0)
-        if at < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as a file does
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        chunk = self._spool.read_at(self._at, len(buffer))
-        buffer[: len(chunk)] = chunk
-        self._at += len(chunk)
-        return len(chunk)
-
-
-class _Tar:
-    """The text of a tar archive; read forward where it is compressed."""
-
-    def __init__(self, open_text: Callable[[], io.BufferedReader]) -> None:
-        self._open_text = open_text
-        self._stream: io.BufferedReader | None = None
-        self._at = 0
-        self._close: Callable[[], object] = lambda: None
-
-    def members(self) -> Iterator[tuple[str, int, int]]:
-        """Yield name, place and size of the plain files, up to where the archive is cut off."""
-        with self._open_text() as stream, contextlib.suppress(tarfile.TarError):
-            for info in tarfile.open(fileobj=stream, mode="r|"):  # noqa: SIM115
-                if info.isfile() and info.size:
-                    yield info.name, info.offset_data, info.size
-
-    def member(self, place: int, size: int) -> IO[bytes]:
-        """Return a stream of the member at `place`."""
-        return cast("IO[bytes]", _TarMember(self, place, size))
-
-    def read_at(self, place: int, size: int) -> bytes:
-        """Return up to `size` bytes from `place`; cheap where places rise."""
-        if self._stream is None or place < self._at:
-            self._close()
-            self._stream, self._at = self._open_text(), 0
-            self._close = weakref.finalize(self, self._stream.close)
-        if place > self._at and self._stream.seekable():
-            self._at = self._stream.seek(place)
-        while self._at < place:
-            skipped = self._stream.read(min(place - self._at, 1 << 20))
-            if not skipped:
-                return b""
-            self._at += len(skipped)
-        data = self._stream.read1(size)
-        self._at += len(data)
-        return data
-
-
-class _TarMember(io.RawIOBase):
-    """One member of a tar archive."""
-
-    def __init__(self, tar: _Tar, place: int, size: int) -> None:
-        self._tar, self._place, self._left = tar, place, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size = min(len(buffer), self._left)
-        data = self._tar.read_at(self._place, size) if size else b""
-        if size and not data:
-            raise EOFError("the archive ends inside the member")
-        buffer[: len(data)] = data
-        self._place += len(data)
-        self._left -= len(data)
-        return len(data)
-
-
-class _Zip:
-    """The members of a zip archive; also of one that lacks its table of contents.
-
-    The table stands at the end, so a truncated archive has none; then the headers before
-    the members are followed one after the other.
-    """
-
-    def __init__(self, open_stored: Callable[[], IO[bytes]]) -> None:
-        self._open_stored = open_stored
-
-    def members(self) -> tuple[list[tuple[str, int, Callable[[], IO[bytes]]]], str]:
-        """Return name, size and opener of each file, and what is wrong with the archive.
-
-        Raises:
-            InputError: a member is encrypted, or a bomb.
-        """
-        found: list[tuple[str, int, Callable[[], IO[bytes]]]] = []
-        with self._open_stored() as stored:
-            try:
-                infos = zipfile.ZipFile(stored).infolist()
-            except _DAMAGE:
-                return list(self._walk()), "cut off: its table of contents is missing"
-        for info in infos:
-            if info.flag_bits & 1:
-                raise InputError(f"{info.filename} is encrypted", hint="unpack it first")
-            _refuse_bomb(info.file_size, info.compress_size, f"{info.filename} ")
-            if info.file_size and not info.filename.endswith("/"):
-                found.append((info.filename, info.file_size, self._opener(info)))
-        return found, ""
-
-    def _opener(self, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-        return lambda: cast("IO[bytes]", _ListedMember(self._open_stored, info))
-
-    def _walk(self) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
-        at = 0
-        while True:
-            with self._open_stored() as stored:
-                stored.seek(at)
-                head = stored.read(30)
-                if len(head) < 30 or not head.startswith(b"PK\x03\x04"):
-                    return
-                flags, method = struct.unpack_from("<HH", head, 6)
-                packed, size, n_name, n_extra = struct.unpack_from("<IIHH", head, 18)
-                name = stored.read(n_name).decode("utf-8", "replace")
-            start = at + 30 + n_name + n_extra
-            if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                return
-            yield name, size, functools.partial(self._member, start, packed, method)
-            if flags & 8 or not packed:
-                return  # its size stands behind it: nothing tells where the next one starts
-            at = start + packed
-
-    def _member(self, start: int, packed: int, method: int) -> IO[bytes]:
-        return cast("IO[bytes]", _ZipMember(self._open_stored(), start, packed, method))
-
-
-class _ZipMember(io.RawIOBase):
-    """One member of a zip archive, from its place in the file."""
-
-    def __init__(self, raw: IO[bytes], start: int, packed: int, method: int) -> None:
-        self._raw, self._left = raw, packed or None
-        self._inflate = zlib.decompressobj(-15) if method == zipfile.ZIP_DEFLATED else None
-        self._packed = b""
-        raw.seek(start)
-
-    def readable(self) -> bool:
-        return True
-
-    def _next(self, size: int) -> bytes:
-        data = self._raw.read(size if self._left is None else min(size, self._left))
-        if not data:
-            raise EOFError("the archive ends inside the member")
-        if self._left is not None:
-            self._left -= len(data)
-        return data
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._inflate is None:
-            data = self._next(len(buffer)) if self._left else b""
-        else:
-            data = b""
-            while not data and not self._inflate.eof:
-                self._packed = self._packed or self._next(1 << 16)
-                data = self._inflate.decompress(self._packed, len(buffer))
-                self._packed = self._inflate.unconsumed_tail
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _ListedMember(io.RawIOBase):
-    """One member of a zip archive, from its entry in the table of contents.
-
-    It is opened when it is read, not before, so that a wrong entry is damage like any other.
-    """
-
-    def __init__(self, open_stored: Callable[[], IO[bytes]], info: zipfile.ZipInfo) -> None:
-        self._stored = open_stored()
-        self._info = info
-        self._text: IO[bytes] | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._text is None:
-            self._text = zipfile.ZipFile(self._stored).open(self._info)  # noqa: SIM115
-        data = self._text.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if self._text is not None:
-            self._text.close()
-        self._stored.close()
-        super().close()
 
 
 class Source:
-    r"""One log.
+    """One log.
 
     Attributes:
-        name: as given on the command line; `archive!member` for a member of an archive. Bytes
-            of it that are no UTF-8 are written `\xff`.
+        name: as given on the command line; `archive!member` for a member of an archive.
         group: name of the rotated set it belongs to; its own name where it stands alone.
         size_bytes: size as stored; None for standard input until it was read.
         kind: file, gzip, zstd, xz, bzip2, lz4, stdin, tar member, zip member; with ", utf-16"
@@ -638,18 +136,18 @@ class Source:
             self.remarks.append(remark)
         return until
 
-    def _open_text(self, offset: int = 0) -> tuple[io.BufferedReader, _Counted]:
-        counted = _Counted(self._open_stored())
+    def _open_text(self, offset: int = 0) -> tuple[io.BufferedReader, Counted]:
+        counted = Counted(self._open_stored())
         stream: IO[bytes] = cast("IO[bytes]", counted)
         if offset:
             counted.seek(offset)
         for codec in self._codecs:
             packed = io.BufferedReader(cast("io.RawIOBase", stream), 1 << 17)
-            stream = cast("IO[bytes]", _Lenient(_open_codec(packed, codec), counted, self.note))
+            stream = cast("IO[bytes]", Lenient(open_codec(packed, codec), counted, self.note))
         if self.kind.startswith(("tar", "zip")) and not self._codecs:
-            stream = cast("IO[bytes]", _Lenient(stream, counted, self.note))
+            stream = cast("IO[bytes]", Lenient(stream, counted, self.note))
         if self._encoding:
-            stream = cast("IO[bytes]", _Utf8(stream, self._encoding))
+            stream = cast("IO[bytes]", Utf8(stream, self._encoding))
         return io.BufferedReader(cast("io.RawIOBase", stream), 1 << 16), counted
 
     def blocks(self, size: int = BLOCK) -> Iterator[Block]:
@@ -856,7 +354,7 @@ def _open_pipe(path: str) -> list[Source]:
         except OSError as error:
             raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
         read = functools.partial(_read_pipe, fd)
-    spool = _Spool(read)
+    spool = Spool(read)
     if path not in ("-", "/dev/stdin"):
         weakref.finalize(spool, os.close, fd)
     if not spool.read_at(0, 1 << 16):
@@ -887,11 +385,11 @@ def _open_stored(
     """Look at the first bytes, and go on inside a compressed file or an archive."""
     source = Source(name, open_stored, kind, size, codecs_)
     head = _head(source)
-    codec = _codec_of(head)
+    codec = codec_of(head)
     if codec == "zip" and not codecs_ and depth == 0:
         return _open_zip(name, open_stored)
     if codec == "tar" and depth == 0:
-        tar = _Tar(lambda: source._open_text()[0])
+        tar = Tar(lambda: source._open_text()[0])
         found = [
             member
             for path, place, length in tar.members()
@@ -921,7 +419,7 @@ def _open_stored(
             f"{name}: the {codecs_[-1]} file holds nothing"
             + (f": {source.notes[0]}" if source.notes else "")
         )
-    source._encoding = _encoding_of(head)
+    source._encoding = encoding_of(head)
     if source._encoding:
         source.kind += f", {source._encoding[:6]}"
     elif _is_binary(head):
@@ -941,7 +439,7 @@ def _open_member(
 
 def _open_zip(name: str, open_stored: Callable[[], IO[bytes]]) -> list[Source]:
     try:
-        members, wrong = _Zip(open_stored).members()
+        members, wrong = Zip(open_stored).members()
     except InputError as error:
         raise InputError(f"{name}: {error.message}", hint=error.hint) from None
     found = [

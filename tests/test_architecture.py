@@ -17,6 +17,8 @@ LAYERS = [
     "schema",
     "model",
     "releases",
+    "streams",
+    "archives",
     "sources",
     "parts",
     "formats",

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from loganalyze import sources
+from loganalyze import streams
 from loganalyze.errors import InputError
 from loganalyze.parse import Parser
 from loganalyze.sources import guess, open_sources
@@ -267,8 +267,8 @@ def test_errors_can_be_collected(tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_RATIO_FROM", 1 << 20)
-    monkeypatch.setattr(sources, "MAX_RATIO", 100)
+    monkeypatch.setattr(streams, "MAX_RATIO_FROM", 1 << 20)
+    monkeypatch.setattr(streams, "MAX_RATIO", 100)
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b"a\n" * (8 << 20)))
     (source,) = open_sources([str(path)])
@@ -277,8 +277,8 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_bomb_in_a_zip_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_RATIO_FROM", 1 << 20)
-    monkeypatch.setattr(sources, "MAX_RATIO", 100)
+    monkeypatch.setattr(streams, "MAX_RATIO_FROM", 1 << 20)
+    monkeypatch.setattr(streams, "MAX_RATIO", 100)
     path = tmp_path / "logs.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.log", b"a" * (8 << 20))
