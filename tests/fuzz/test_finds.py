@@ -89,7 +89,7 @@ def test_a_cut_zip_whose_member_is_shorter_than_its_header_says(tmp_path):
 
 def test_a_pipe_seeks_as_a_file_does(monkeypatch, tmp_path):
     """zipfile looks for the table of contents from the end, also where that is too near."""
-    spool = sources._Spool(io.BytesIO(b"PK\x05\x06short").read)
+    spool = streams.Spool(io.BytesIO(b"PK\x05\x06short").read)
     with pytest.raises(OSError, match="Invalid argument"):
         spool.open().seek(-22, io.SEEK_END)
 
