@@ -499,6 +499,15 @@ def _need_evidence(case: Case, held: Held) -> list[Evidence]:
             0,
         ),
         shown(
+            "requests that a pass of admission lets in",
+            held.mean("admitted"),
+            "requests",
+            held.line("new_seq"),
+            "#new-seq of prefill batches below the chunk size; each is charged 4096 more tokens "
+            "until the next pass",
+            1,
+        ),
+        shown(
             "new_token_ratio",
             held.mean("ratio"),
             "",
@@ -543,7 +552,9 @@ def conservative_admission(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         A queue, running requests below their cap, usage below `usage`, prefill not the limit,
-        and free KV below 1.35 times what admission asks for, for `report_s` or longer.
+        and free KV below 1.35 times what admission asks for, for `report_s` or longer. What a
+        pass of admission let in counts in full. A dip in a full pool of up to `full_join_s` is
+        part of KV001, and so is what requests will fill once they have grown.
     Why it is slow:
         Each running request reserves min(max_new_tokens left, 4096) x new_token_ratio tokens,
         and a new one its full min(max_new_tokens, 4096). Clients that ask for 16,384 tokens and
