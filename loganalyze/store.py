@@ -42,11 +42,11 @@ class Store:
     """Collects frames chunk by chunk.
 
     Args:
-        max_rows: batch rows held as printed.
+        max_rows: batch rows held as printed; None for `MAX_ROWS`.
     """
 
-    def __init__(self, max_rows: int = MAX_ROWS) -> None:
-        self._max_rows = max_rows
+    def __init__(self, max_rows: int | None = None) -> None:
+        self._max_rows = MAX_ROWS if max_rows is None else max_rows
         self._parts: dict[str, list[pl.DataFrame]] = {}
         self._rows = 0
         self._level = -1
