@@ -501,11 +501,11 @@ def _references(
             levels.setdefault((f"{fit:,} fit the KV pool", float(fit)), []).append((a, b))
         if cap and cap <= 3 * peak:
             levels.setdefault((f"cap {cap:,}", float(cap)), []).append((a, b))
-    for (label, y), spans in levels.items():
-        for a, b in merge(spans, 0):  # servers side by side share a level
-            whole = len(report.sessions) == 1
-            left, right = (None, None) if whole else (a, b)
-            yield Reference("running", label, y, left, right)
+    # Servers side by side share a level.
+    drawn = [(a, b, *level) for level, spans in levels.items() for a, b in merge(spans, 0)]
+    for a, b, label, y in sorted(drawn):
+        left, right = (None, None) if len(report.sessions) == 1 else (a, b)
+        yield Reference("running", label, y, left, right)
 
 
 def _top(panel: Panel, curves: Sequence[Curve], references: Sequence[Reference]) -> float:
