@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture
 def page(archive, tmp_path):
-    library.scan([str(archive)], str(tmp_path / "out"), library.Options(jobs=2))
+    library.scan([str(archive)], str(tmp_path / "out"), library.Options(jobs=2, redact=False))
     return tmp_path / "out" / "index.html"
 
 
