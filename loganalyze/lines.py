@@ -329,6 +329,8 @@ def _is_open(fmt: Format, text: str, last: Span) -> bool:
 def _releases(fmt: Format, values: dict[str, str], message: str, prefix: str) -> tuple[int, int]:
     """Tell the first and the last release that print such a line."""
     shape = message if len(message) < MAX_PREFIX else message[:MAX_REST]
+    if shape.endswith("  "):  # a terminal's padding: one blank would be the server's own
+        shape = shape.rstrip(" ")
     return _bounds(fmt, frozenset(values), shape.translate(_ZEROS), prefix.translate(_ZEROS))
 
 

@@ -17,6 +17,7 @@ from loganalyze import (
     reading,
     rules,
     series,
+    sessions,
 )
 from loganalyze.filters import Filters
 from loganalyze.model import Coverage, Evidence, Finding, Report, SessionData, Unreadable
@@ -128,7 +129,7 @@ def judge(
         coverage=replace(
             coverage,
             samples=[replace(s, text=quotes.public(s.text) or "") for s in coverage.samples],
-            notes=[*coverage.notes, *store.notes],
+            notes=[*coverage.notes, *store.notes, *_other_nodes(split, filters)],
         ),
         series=series.reduce(split),
         unreadable=unreadable,
@@ -136,6 +137,15 @@ def judge(
         events=[count for data in split for count in events.count(data)],
     )
     return report, split
+
+
+def _other_nodes(split: Sequence[SessionData], filters: Filters | None) -> list[str]:
+    """Say which ranks of the server these logs lack."""
+    missing = sessions.ranks_missing(split)
+    if missing is None or (filters and (filters.ranks or filters.sources)):
+        return []
+    ranks = missing[0] if missing[0] == missing[1] else f"{missing[0]} to {missing[1]}"
+    return [f"{ranks} are on another node, whose log is missing: totals are of the others only"]
 
 
 class _Quotes:

@@ -9,7 +9,7 @@ engines, which print it twice, and on excerpts cut by grep, which lost it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -207,6 +207,20 @@ def _role(batch: pl.DataFrame, settings: ServerConfig) -> Literal["unified", "pr
     ):
         return "prefill"
     return "unified"
+
+
+def ranks_missing(split: Sequence[SessionData]) -> tuple[str, str] | None:
+    """Return the first and the last of the ranks below those that print: on another node.
+
+    None where rank 0 prints, or no line names its rank.
+    """
+    tables = [table for data in split for table in (data.batch, data.event, data.startup)]
+    for word, column in (("DP", "dp_rank"), ("TP", "tp_rank")):
+        lowest = [table[column].min() for table in tables if table[column].max() is not None]
+        ranks = [rank for rank in lowest if isinstance(rank, int) and rank >= 0]
+        if ranks:
+            return (f"{word}0", f"{word}{min(ranks) - 1}") if min(ranks) > 0 else None
+    return None
 
 
 def _release_range(

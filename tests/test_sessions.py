@@ -208,3 +208,31 @@ def test_roles(split):
     assert split(a=[prefill])[0].session.role == "prefill"
     assert split(a=[pd])[0].session.role == "decode"
     assert split(a=[decode(1)])[0].session.role == "unified"
+
+
+def test_the_log_of_another_node_lacks_the_first_ranks(split):
+    """Its ranks print retractions, and with DP attention statistics too, but none of rank 0."""
+    retract = "KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_token_ratio: 0.1"
+    second = [f"{stamp(k, f' TP{8 + k}')} {retract} -> 0.2" for k in range(8)]
+    assert sessions.ranks_missing(split(node=second)) == ("TP0", "TP7")
+    groups = [decode(k, f" DP{4 + k % 4} TP{4 + k % 4}") for k in range(20)]
+    assert sessions.ranks_missing(split(node=groups)) == ("DP0", "DP3")
+    assert sessions.ranks_missing(split(node=second, first=[decode(3, " TP0")])) is None
+    assert sessions.ranks_missing(split(plain=[decode(3, "")])) is None
+
+
+def test_releases_that_contradict_each_other_are_none(split):
+    """Retractions in the words of 0.4.6 or before, and of 0.5.7 or later."""
+    ratio = "#new_token_ratio: 0.1 -> 0.2"
+    old = f"{stamp(1)} Decode out of memory happened. #retracted_reqs: 1, {ratio}"
+    new = f"{stamp(2)} KV cache pool is full. Retract requests. #retracted_reqs: 1, "
+    new += f"#new_tokens_gained: 5, {ratio}"
+    (data,) = split(log=[old, new])
+    assert data.session.release_range is None
+
+
+def test_start_up_lines_date_a_log(split):
+    """`Load weight end. elapsed=`: 0.5.9 or later; without `dtype=` 0.5.10 or later."""
+    line = "Load weight end. elapsed=2.36 s, type=X, avail mem=61.01 GB, mem usage=9.10 GB."
+    (data,) = split(log=[f"{stamp(1)} {line}"])
+    assert data.session.release_range == ("0.5.10", "0.5.23")

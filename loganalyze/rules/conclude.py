@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from loganalyze import derive
+from loganalyze import derive, timeline
 from loganalyze.model import (
     Check,
     CheckStatus,
@@ -19,6 +19,7 @@ from loganalyze.model import (
     Verdict,
 )
 from loganalyze.rules.registry import Outcome, Profile, all_rules, duration
+from loganalyze.sessions import ranks_missing
 from loganalyze.timeline import GAP_S, as_float
 
 #: Which cause is named first among equals in severity: "why is there a queue?" from the
@@ -258,22 +259,42 @@ def _headline(
     return f"{said}."
 
 
-def _undetermined(outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> str:
+def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> str:
     lengths = list(dict.fromkeys(o.length for o in outcomes if o.length))
-    lines = sum(s.batch.height for s in sessions)
+    lines = sum(s.batch.height for s in split)
     if not lines:
-        return "Cannot tell from this log: it holds no decode or prefill line."
+        return f"Cannot tell from this log: it holds no decode or prefill line{_instead(split)}."
     lacking = [
         label
         for column, label in (("kv_usage", "token usage"), ("queue_req", "#queue-req"))
-        if all(s.batch[column].null_count() == s.batch.height for s in sessions)
+        if all(s.batch[column].null_count() == s.batch.height for s in split)
     ]
     if lacking:
         return f"Cannot tell from this log: its lines print no {' and no '.join(lacking)}."
-    seen = _seen(sessions)
+    seen = _seen(split)
     return (
         f"Cannot tell from this log: {'; '.join(lengths[:3])} is too little to judge"
         f"{f' ({seen})' if seen else ''}; a minute of the server's log under load would do."
+    )
+
+
+def _instead(split: Sequence[SessionData]) -> str:
+    """Say what a log without statistics lines holds, and where they may be."""
+    thrown = sum(
+        int(as_float(timeline.retractions(data, None)["num_retracted_reqs"].sum(), 0.0))
+        for data in split
+    )
+    said = ""
+    if thrown:
+        plural = "s" * (thrown != 1)
+        said = f", but {thrown} retracted request{plural}: the KV pool was full while decoding"
+    missing = ranks_missing(split)
+    if missing is None:
+        return said
+    ranks = missing[0] if missing[0] == missing[1] else f"{missing[0]} to {missing[1]}"
+    return (
+        f"{said}; it looks like the log of another node than the first, whose log, with {ranks}, "
+        "has the statistics"
     )
 
 

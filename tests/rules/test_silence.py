@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from synth import START, capacity, outcomes, text
+from synth import START, capacity, outcomes, sessions, text
 from synth import decode as decode_lines
 
+from loganalyze import rules
 from loganalyze.rules.planted import Writer
 
 PREFILL = (
@@ -97,3 +98,13 @@ def test_a_log_that_just_ends_is_no_silence():
     busy = decode_lines(usage=[0.5] * 120, queue=3, running=1)
     found = outcomes(text(capacity(), busy))["HNG001"]
     assert (found.status, found.reason) == ("clear", "no silence of 30 s with requests running")
+
+
+def test_a_log_of_retractions_alone_says_what_it_is():
+    line = "KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: 0.1 -> "
+    (one,) = sessions(text([at(k, f"{line}0.2", f" TP{9 + k}") for k in range(3)]))
+    headline = rules.conclude(rules.run([one]), [one]).headline
+    assert "but 6 retracted requests: the KV pool was full while decoding" in headline
+    assert (
+        "another node than the first, whose log, with TP0 to TP8, has the statistics" in headline
+    )
