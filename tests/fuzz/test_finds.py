@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from loganalyze import pipeline, server_args, sources
+from loganalyze import pipeline, server_args, streams
 from loganalyze.parse import Parser
 from loganalyze.report import to_json
 from loganalyze.sources import open_sources
