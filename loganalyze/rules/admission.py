@@ -356,7 +356,7 @@ def _starved(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, _Cause]
         & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & _other_pool_has_room()
-        & _would_not_fill(case, rank, limits)
+        & _would_not_fill(rank, limits)
     )
     own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
     for other in case.ranks:
@@ -399,21 +399,29 @@ def _other_pool_has_room() -> pl.Expr:
     )
 
 
-def _would_not_fill(case: Case, rank: Rank, limits: Limits) -> pl.Expr:
+def _would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
     """Whether the running requests, grown to the size that requests settle at, leave room.
 
-    Young requests that will fill the pool are rightly let in one by one.
+    Young requests that will fill the pool are rightly let in one by one. Beyond the end of the
+    log they are taken to grow on as they did at last.
     """
     if not rank.kv_tokens:
         return pl.lit(True)
-    size = rank.cells(limits["settle_s"])
-    ahead = (
+    size, late = rank.cells(limits["settle_s"]), rank.cells(limits["trend_s"])
+    token, running = (
         pl.col(name).reverse().rolling_mean(size, min_samples=1).reverse()
         for name in ("own_token", "running")
     )
-    token, running = ahead
     per_req = token / pl.when(running > 0).then(running)
-    room = pl.col("running") * per_req < limits["settled_usage"] * rank.kv_tokens
+    last, before = (
+        as_float(one["own_token"].mean(), 0.0) / max(1.0, as_float(one["running"].mean(), 0.0))
+        for one in (rank.grid.tail(late), rank.grid.tail(2 * late).head(late))
+    )
+    growth = max(0.0, last - before) / late
+    unseen = (pl.int_range(pl.len()) + size - pl.len()).clip(0)
+    later = last + growth * unseen / 2
+    settled = ((size - unseen) * per_req + unseen * later) / size
+    room = pl.col("running") * settled < limits["settled_usage"] * rank.kv_tokens
     return room.fill_null(True)
 
 
@@ -433,6 +441,7 @@ def _cause(rank: Rank, span: Span, lost: pl.Series, floor: float) -> _Cause:
 
 _STARVED_LIMITS = {
     "settle_s": Limit(300.0, "s", "time ahead over which the settled size of requests is taken"),
+    "trend_s": Limit(30.0, "s", "time at the end of the log over which their growth is taken"),
     "settled_usage": Limit(
         0.9, "fraction", "usage that running requests may reach at their settled size"
     ),
@@ -779,7 +788,7 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("n_prefill") == 0)
             & (pl.col("completed") == 0)
             & ~pl.col("gap")
-            & _would_not_fill(case, rank, _STARVED)
+            & _would_not_fill(rank, _STARVED)
         )
         own = outside(case, rank, "KV001", "RUN001", "SWA001", "MAM001", "KV009")
         return at_least(spans(shut & own), rank.cells(limits["report_s"]))
