@@ -479,11 +479,15 @@ def _starved_finding(case: Case, limits: Limits, cause: _Cause) -> list[Held]:
     )
 
 
+#: So many prefills in chunks of one prompt or two are a long prompt.
+_CHUNKS = 3
+
+
 def _in_chunks(rank: Rank, span: Span) -> bool:
     """Whether most prefills of a span are chunks of long prompts: others wait for those."""
     lines = Held(rank, [span]).lines.filter("prefill")
-    chunks = lines.filter(pl.col("cut") | pl.col("continued"))
-    return 2 * chunks.height > lines.height
+    chunks = lines.filter((pl.col("cut") | pl.col("continued")) & (pl.col("new_seq") <= 2))
+    return chunks.height >= _CHUNKS and 2 * chunks.height > lines.height
 
 
 def _need_evidence(case: Case, held: Held) -> list[Evidence]:
