@@ -50,6 +50,7 @@ COLUMNS = {
 }
 #: Read from the same line, but not among the golden fields.
 BEYOND = {
+    "cuda_graph_begin": {"largest_bs"},
     "cuda_graph_end": {"elapsed_s"},
     "kv_cache_va_upper_bound": {"dtype", "k_size_gb", "v_size_gb"},
     "hicache_host_alloc": {"pool_label"},

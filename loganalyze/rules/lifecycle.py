@@ -562,9 +562,8 @@ class _Tail:
 
 def _silent_end(case: Case, limits: Limits) -> _Tail | None:
     """Return the silence at the end of a log whose access lines go on; None without one."""
-    end = case.signals.session.end
     ranks = [rank for rank in case.ranks if rank.clock == "stamps" and rank.lines.height]
-    if end is None or not ranks or case.signals.session.ended_by != "end_of_log":
+    if not ranks or case.signals.session.ended_by != "end_of_log":
         return None
     rows = [rank.lines.row(-1, named=True) for rank in ranks]
     last = max(
@@ -573,6 +572,10 @@ def _silent_end(case: Case, limits: Limits) -> _Tail | None:
         default=None,
     )
     if last is None:
+        return None
+    later = (pl.col("source") == last["source"]) & (pl.col("line_no") > last["line_no"])
+    end = case.data.request.filter(later)["time"].max()
+    if not isinstance(end, datetime):
         return None
     seconds = (end - last["time"]).total_seconds()
     spacing = max(as_float(rank.lines["t"].diff().median(), 0.0) for rank in ranks)
