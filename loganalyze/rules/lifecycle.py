@@ -76,7 +76,8 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
     rows = case.data.batch
     first = died_of.row(0, named=True) if died_of.height else None
     died = first or (rows.row(-1, named=True) if rows.height else None)
-    start = died["time"] if died else session.end
+    times = died_of["time"].drop_nulls()  # some of the words are printed without a stamp
+    start = times[0] if times.len() else session.end
     back = following.session.start if following else None
     named = deaths.cause_of_death(died_of)
     why = _cause(*named) if named else "the log shows a new start without an orderly stop"
