@@ -1669,6 +1669,8 @@ def _cuts_unseen(case: Case, rank: Rank) -> bool:
     if chunk is None:
         # Batches of exactly the largest size, again and again, end at the chunk size.
         new = rank.lines.filter("prefill")["new_token"].drop_nulls()
+        if not new.len():
+            return False
         full = new.filter(new == new.max())
         return full.len() >= 3 and float(full.sum()) > 0.3 * float(new.sum())
     sums = rank.grid.select(pl.col("new_token", "n_prefill").sum()).row(0)

@@ -535,3 +535,13 @@ def test_one_line_of_a_disaggregated_server_shows_no_backlog(prealloc, transfer)
     line = decode(60, 10, pd_fields(100_000, 80_000, prealloc, transfer), 400)
     _, verdict = judged([args(disaggregation_mode="decode"), size(100_000, 512), line])
     assert verdict.status == "undetermined"
+
+
+def test_a_rank_without_prefill_lines_stops_no_rule():
+    lines = [prefill(i, "token usage: 0.20", 10, rank="DP1 TP1") for i in range(0, 700, 5)]
+    for i in range(700):
+        lines += [
+            decode(i, 10, plain(100_000, 20_000), 400, rank=f"DP{rank} TP{rank}")
+            for rank in (0, 1)
+        ]
+    judged(sorted(lines, key=lambda line: line[:21]))  # asserts that no rule failed
