@@ -91,13 +91,15 @@ def _target_pool(startup: pl.DataFrame, capacity: int | None) -> dict[str, Any] 
     """Return the line of the target model's KV pool.
 
     The size after graph capture wins over the first allocation; a virtual upper bound is no
-    allocation at all. A draft model prints its own line, labelled or after the target's.
+    allocation at all. A draft model prints its own line, labelled or after the target's. The
+    pools of a sliding-window model are `Full` and `SWA` (0.5.17+); a bare line is then a draft's.
     """
     for kind in ("kv_cache_post_capture", "kv_cache_allocated"):
-        rows: Sequence[dict[str, Any]] = startup.filter(
-            (pl.col("kind") == kind) & pl.col("pool_label").is_null()
-        ).rows(named=True)
-        same = [r for r in rows if capacity and r["num_tokens"] == capacity]
-        if same or rows:
-            return (same or rows)[0]
+        for label in ("Full", None):
+            rows: Sequence[dict[str, Any]] = startup.filter(
+                pl.col("kind") == kind, pl.col("pool_label").eq_missing(pl.lit(label, pl.String))
+            ).rows(named=True)
+            same = [r for r in rows if capacity and r["num_tokens"] == capacity]
+            if same or rows:
+                return (same or rows)[0]
     return None

@@ -56,18 +56,23 @@ MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _RECORD_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
-    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO:  )"
+    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO:  "
+    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:)"
 )
-_MAYBE_START = re.compile(rb"\n[\x1b\[0-9IT]")
+_MAYBE_START = re.compile(rb"\n[\x1b\[0-9EIT]")
 #: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
 #: put in front.
 _ANOTHER = re.compile(
     rb"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\] "
     rb"|(?:Decode|Prefill?) batch[^\n]{0,40}#(?:running-req|new-seq): ?[0-9]"
+    rb"|new fill batch\. #seq: [0-9]|#running-req: [0-9]+, #token: [0-9]"
     rb"|#retracted_reqs: ?[0-9]"
 )
-#: What Python says before a traceback that belongs to the one above.
-_CHAINED = (b"During handling of the above", b"The above exception was the")
+#: What Python, or an old release, says before a traceback that belongs to the record above.
+_CHAINED = re.compile(
+    rb"^(?:During handling of the above|The above exception was the)"
+    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:\r?$"
+)
 #: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
 #: Code in a prompt has lines like that, too, but not these names.
 _REQUEST_END = re.compile(
@@ -373,7 +378,7 @@ def _record(data: bytes, start: int, stop: int) -> tuple[int, bytes]:
     if message is head:
         end = _plain_end(data, stop)
         return end, data[start : end - 1]
-    lines, said, size = [_JSON_END.sub(b"", head)], b"", 0
+    lines, said, size = [_JSON_END.sub(b"", head)], message, 0
     while stop + 1 < len(data) and size < MAX_RECORD:
         next_stop = data.find(b"\n", stop + 1)
         if next_stop < 0:
@@ -416,7 +421,7 @@ def _stamped_end(data: bytes, stop: int) -> int:
 
 
 def _is_new_traceback(line: bytes, said: bytes) -> bool:
-    return line.startswith(b"Traceback (most recent") and not said.startswith(_CHAINED)
+    return line.startswith(b"Traceback (most recent") and not _CHAINED.search(said)
 
 
 def _unwrap(line: bytes) -> tuple[str | None, bytes]:

@@ -183,6 +183,20 @@ def test_the_draft_models_pool_is_not_the_target(split):
     assert split(a=log)[0].session.config.kv_pool_gib == 7.60
 
 
+def test_the_full_pool_of_a_window_model_is_the_target(split):
+    """From 0.5.17 on its pools have labels; the bare line is the draft model's."""
+    pool = "KV Cache is allocated. #tokens: {n}, K size: {gb} GB, V size: {gb} GB"
+    log = [
+        f"{stamp(0)} Full " + pool.format(n=1000, gb="3.80"),
+        f"{stamp(0)} SWA " + pool.format(n=800, gb="3.00"),
+        f"{stamp(1)} " + pool.format(n=1000, gb="0.10"),
+        f"{stamp(1)} {CAPACITY.format(n=1000)}",
+        decode(10),
+    ]
+    config = split(a=log)[0].session.config
+    assert (config.kv_pool_tokens, config.kv_pool_gib) == (1000, 7.60)
+
+
 def test_the_size_after_graph_capture_wins(split):
     pool = "dtype: torch.bfloat16, #tokens: {n}, KV size: {gb} GB"
     log = [

@@ -857,6 +857,27 @@ def test_a_traceback_is_one_record(wrap, stream, tmp_path):
     assert coverage.lines_known == len(lines)
 
 
+OLD_FILL = (
+    "new fill batch. #seq: 1. #cached_token: 0. #new_token: 7. #remaining_req: 3. #running_req: 0"
+)
+OLD_DECODE = "#running-req: 1, #token: 225, token usage: 0.00, #queue-req: 4"
+
+
+@pytest.mark.parametrize("after", [OLD_FILL, OLD_DECODE])
+@pytest.mark.parametrize("head", [["Exception in ModelRpcClient:"], []])
+def test_a_record_without_stamps_ends_where_statistics_begin(head, after, tmp_path):
+    """0.1.3 to 0.1.14 print no stamp, and go on after an exception."""
+    trace = [*head, "Traceback (most recent call last):", *TRACE[1:]]
+    lines = [OLD_FILL, *trace, after, *trace, *trace, OLD_DECODE]
+    frames, coverage, _ = read(log(tmp_path, "".join(line + "\n" for line in lines)))
+    size, kind = len(trace), "exception" if head else "traceback"
+    assert frames.batch["line_no"].to_list() == [1, size + 2, len(lines)]
+    assert frames.event.select("line_no", "kind").rows() == [
+        (no, kind) for no in (2, size + 3, 2 * size + 3)
+    ]
+    assert coverage.lines_known == len(lines)
+
+
 def test_chained_tracebacks_are_one_record(tmp_path):
     chain = ["During handling of the above exception, another exception occurred:", ""]
     chain += ["Traceback (most recent call last):", "KeyError: 1", ""]
