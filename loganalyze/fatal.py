@@ -44,6 +44,7 @@ _TEXTS: Mapping[str, str] = {
     "fraction_low": r"Not enough memory",
     "mamba_slots": r"--mamba-full-memory-ratio|Not enough space for mamba",
     "kv_pool": r"(?:Prefill|Decode) out of memory|Out of memory even after retracting"
+    r"|Out of memory\. Try to lower"
     r"|Failed to allocate token|alloc_\w+_slots runs out of memory",
     "graph_memory": r"(?s)Capture \w+ graph failed.*out of memory"
     r"|out of memory.*Capture \w+ graph failed",

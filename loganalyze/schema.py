@@ -263,6 +263,8 @@ STARTUP = (
     Column("max_mamba_cache_size", pl.Int64, "slots", "Slots of the Mamba pool."),
     Column("conv_state_gb", pl.Float64, "GiB", "Mamba convolution state."),
     Column("ssm_state_gb", pl.Float64, "GiB", "Mamba SSM state."),
+    Column("draft_ssm_gb", pl.Float64, "GiB", "Mamba SSM states of drafted tokens."),
+    Column("draft_conv_gb", pl.Float64, "GiB", "Mamba convolution windows of drafted tokens."),
     Column("host_gb", pl.Float64, "1e9 bytes", "HiCache host pool, per rank."),
     Column("host_tokens", pl.Int64, "tokens", "HiCache host pool."),
     Column("avail_mem_gb", pl.Float64, "GiB", "Free GPU memory at that moment."),

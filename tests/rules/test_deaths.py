@@ -43,6 +43,13 @@ ENDS = {
         "the KV pool had no room",
         "Upgrade",
     ),
+    "no room in a pool with pages of one token": (
+        f"{AT} Out of memory. Try to lower your batch size.\nTry to allocate 2318 tokens.\n"
+        f"Available tokens: 77\n{TRACE}\nRuntimeError: Out of memory. Try to lower your batch "
+        "size.\nTry to allocate 2318 tokens.\nAvailable tokens: 77",
+        "the KV pool had no room",
+        "Upgrade",
+    ),
     "host memory": (
         f"{TRACE}\nValueError: Not enough host memory available. Requesting 65.90 GB but only "
         "have 23.11 GB free. Please reduce the size of the hierarchical cache.",
