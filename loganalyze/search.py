@@ -57,9 +57,10 @@ _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _RECORD_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
     rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO:  "
-    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:)"
+    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:|Rank [0-9]+: (?:load weight|max_total)"
+    rb"|server_args=|The server is fired up)"
 )
-_MAYBE_START = re.compile(rb"\n[\x1b\[0-9EIT]")
+_MAYBE_START = re.compile(rb"\n[\x1b\[0-9EIRTs]")
 #: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
 #: put in front.
 _ANOTHER = re.compile(

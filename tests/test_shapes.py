@@ -878,6 +878,21 @@ def test_a_record_without_stamps_ends_where_statistics_begin(head, after, tmp_pa
     assert coverage.lines_known == len(lines)
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("Rank 0: load weight begin.", "weight_load_begin"),
+        ("server_args=ServerArgs(model_path='/m')", "server_args"),
+    ],
+)
+def test_a_restart_without_stamps_is_no_part_of_the_record_before(line, kind, tmp_path):
+    """Up to 0.2.13 the first line of a server has no stamp."""
+    trace = ["Traceback (most recent call last):", *TRACE[1:]]
+    frames, _, _ = read(log(tmp_path, "\n".join([OLD_FILL, *trace, line, ""])))
+    assert frames.startup.select("line_no", "kind").rows() == [(len(trace) + 2, kind)]
+    assert line not in frames.event["traceback"][0]
+
+
 def test_chained_tracebacks_are_one_record(tmp_path):
     chain = ["During handling of the above exception, another exception occurred:", ""]
     chain += ["Traceback (most recent call last):", "KeyError: 1", ""]
