@@ -226,7 +226,9 @@ EVENT = (
     Column("num_queue_reqs", pl.Int64, "requests", "Queue length printed by the event."),
     Column("num_running_reqs", pl.Int64, "requests", "Running requests printed by the event."),
     Column("watchdog_timeout_s", pl.Int64, "s", "The watchdog's limit."),
-    Column("soft", pl.Boolean, "", "watchdog_timeout: the process only says so and goes on."),
+    Column(
+        "soft", pl.Boolean, "", "watchdog_timeout, exception: the process says so and goes on."
+    ),
     Column("remaining", pl.Int64, "requests", "Requests left when draining."),
     Column("phase", pl.String, "", "kv_oom, transfer_failed: Decode or Prefill."),
     Column("step", pl.String, "", "transfer_failed: bootstrap, handshake or transfer."),

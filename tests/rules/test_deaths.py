@@ -129,6 +129,18 @@ def test_an_error_in_the_middle_is_no_death_and_at_the_end_not_known_to_be_one()
     assert "ValueError in line 42" in at_end.reason
 
 
+@pytest.mark.parametrize(
+    ("part", "status"), [("ModelRpcClient", "clear"), ("ModelTpServer", "fired")]
+)
+def test_the_oldest_releases_go_on_after_an_exception(part, status):
+    error = [f"Exception in {part}:", "Traceback (most recent call last):", "ValueError: x", ""]
+    fill = (
+        "new fill batch. #seq: 1. #cached_token: 0. #new_token: 7. #remaining_req: 0. "
+        "#running_req: 0"
+    )
+    assert outcomes("\n".join([fill, *error, fill, *error, ""]))["CRS001"].status == status
+
+
 def test_children_that_end_in_an_orderly_stop_died_of_it():
     stop = f"{AT} SIGTERM received. signum=None frame=None. Draining requests and shutting down..."
     found = outcomes(served(stop, f"{AT} Exit code: -9", "Killed"))["CRS001"]
