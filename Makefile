@@ -18,7 +18,7 @@ report: .venv/run
 	@$(BIN)/loganalyze report sample_logs/founding_case.log -o reports/founding_case.html --force
 
 test: .venv/dev
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
