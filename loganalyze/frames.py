@@ -41,6 +41,8 @@ _FORMS = {
 }
 #: Of stamps without a year, until that is known; it has a 29th of February.
 _NO_YEAR = 1972
+#: A stamp outside of these years is damage: no log of the server's is older, or yet to come.
+_FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)
 #: A clock without a date that falls back by more than this has passed midnight: less is
 #: another writer, or the end of summer time.
 _FALL_S = 2 * 3600
@@ -200,7 +202,7 @@ def _read_cells(layout: Layout, cells: Cells, text: pl.Series) -> tuple[pl.DataF
             fits.append((value == "True") | (value == "False"))
             out.append((value == "True").alias(name))
         else:
-            out.append(value.cast(known[name].dtype, strict=False).alias(name))
+            out.append(_value_of(value, known[name]).alias(name))
     if cells.tail is not None:
         fits.append(pl.col(f"field_{n - 1}") == cells.tail)
     values = split.select(*out, *(f.alias(f"fits_{k}") for k, f in enumerate(fits)))
@@ -233,8 +235,14 @@ def _value(column: Column) -> pl.Expr:
         return value
     if column.dtype == pl.Boolean:
         return value == "True"
-    value = value.cast(column.dtype, strict=False)
-    return value.fill_nan(None) if column.dtype.is_float() else value
+    return _value_of(value, column)
+
+
+def _value_of(text: pl.Expr, column: Column) -> pl.Expr:
+    """Read texts as the numbers of a column; null where they are none."""
+    value = text.cast(column.dtype, strict=False)
+    # `nan` says that there is no value; nothing measured is beyond all floats.
+    return pl.when(value.is_finite()).then(value) if column.dtype.is_float() else value
 
 
 def _literal(column: Column, text: str) -> pl.Expr:
@@ -314,6 +322,9 @@ def _assemble(
         rows = rows.with_columns(pl.when(undated).then(pl.col("time") + late).otherwise("time"))
     if "time" in rows.columns:
         rows = _in_year(rows, clock)
+    if "time" in rows.columns:
+        sane = pl.col("time").is_between(_FIRST, _LAST) | ~pl.col("time_has_date")
+        rows = rows.with_columns(pl.when(sane).then("time").alias("time"))
     if "seq" in rows.columns and several:
         rows = rows.sort("line_no", pl.col("seq").fill_null(0))
     elif not rows["line_no"].is_sorted():

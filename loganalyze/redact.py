@@ -48,6 +48,17 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1" + REMOVED,
     ),
+    (  # a prompt in a query, or in a call that a traceback quotes
+        re.compile(r"(?i)([?&](?:prompt|text|input|query|messages?|content)=)[^&\s\"']+"),
+        r"\1" + REMOVED,
+    ),
+    (
+        re.compile(
+            r"(?i)(\b(?:prompt|text|inputs?|input_text|messages?|content|query)\s?=\s?)"
+            r"(?:'[^'\n]{0,4096}'?|\"[^\"\n]{0,4096}\"?)"
+        ),
+        r"\1" + REMOVED,
+    ),
     (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]+)?"), REMOVED),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), REMOVED),
     (

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Beyond this many writers in one log, each is taken as a server of its own.
 _MAX_WRITERS = 500
 
+#: Stamps that run back by so much, so many times and on such a share of the lines: no order.
+_BACK_S, _BACK_TIMES, _BACK_SHARE = 120, 8, 0.02
+
 _RANKS = tuple(c.name for c in schema.RANKS)
 _WRITER = ("source", "stream")
 
@@ -109,8 +112,23 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
         for server, writers_ in members.items()
         if len({w.split("\0")[0] for w in writers_}) > 1
         and len({rotated.get(w.split("\0")[0], w) for w in writers_}) > 1
-    )
+    ) | {of[writer] for writer in _shuffled(frames) if writer in of}
     return Servers(of, by_time, _offsets(frames, rotated))
+
+
+def _shuffled(frames: Frames) -> list[str]:
+    """Return the writers whose statistics stand in no order of time, as a shuffled log's do.
+
+    A server that starts again sets its stamps back, too, but not every few lines.
+    """
+    back = pl.col("time").diff().dt.total_seconds() < -_BACK_S
+    writers = (
+        frames.batch.filter(pl.col("time").is_not_null())
+        .group_by(*_WRITER)
+        .agg(back.sum().alias("back"), pl.len().alias("lines"))
+        .filter(pl.col("back") > pl.max_horizontal(_BACK_TIMES, pl.col("lines") * _BACK_SHARE))
+    )
+    return [_writer(row["source"], row["stream"]) for row in writers.iter_rows(named=True)]
 
 
 def _writer(source: str, stream: str | None) -> str:

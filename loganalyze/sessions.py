@@ -130,7 +130,7 @@ def _backward_jumps(batch: pl.DataFrame) -> list[int]:
         return []
     back = -pl.col("time").diff().dt.total_seconds().over("source")
     jump = (back > _BACKWARD_S) & ~back.is_between(*_DST_S)
-    return batch.filter(jump)["_pos"].to_list()
+    return batch.sort("_pos", maintain_order=True).filter(jump)["_pos"].to_list()
 
 
 # -- one session --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from loganalyze import cli, formats, pipeline, rules, schema, server_args, sources
+from loganalyze import cli, formats, pipeline, rules, schema, server_args, sources, streams
 from loganalyze.cli import _shared, main
 from loganalyze.follow import loop
 from loganalyze.report import to_json
@@ -184,12 +184,12 @@ def test_limits_that_the_security_page_states_are_those_of_the_code():
         sources.MAX_LINE,
         sources.KEEP_HEAD,
         sources.KEEP_TAIL,
-        sources.MAX_RATIO,
+        streams.MAX_RATIO,
         server_args.MAX_CHARS,
         pipeline._QUOTE_CHARS,
     ):
         assert f"{limit:,} " in table
-    assert sources.MAX_RATIO_FROM == 1 << 30
+    assert streams.MAX_RATIO_FROM == 256 << 20
 
 
 def test_frames_and_kinds_that_the_readme_lists_are_those_of_the_code():

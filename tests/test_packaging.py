@@ -174,6 +174,8 @@ def test_the_lock_holds_what_the_project_asks_for():
     assert all(n_hashes for _, n_hashes in pins)
     asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
     for one in map(Requirement, asked):
+        if one.name == "loganalyze":  # an extra of its own, whose requirements are locked
+            continue
         versions = [
             spec.version
             for pin, _ in pins

@@ -278,8 +278,6 @@ def _top(case: Case, rank: Rank) -> int:
 
 
 def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
-    if full:
-        return act(case, "Give the KV pool more room as well (KV001): it is full at this cap")
     per_req = (
         held.decode.select(pl.col("own_token").sum() / pl.col("running_req").sum()).item()
         if held.decode.height
@@ -287,6 +285,15 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     )
     n = held.rank.kv_tokens
     fits = int(n / per_req) if n and per_req else None
+    room = []
+    if full:
+        room = act(
+            case,
+            "Give the KV pool more room as well: it is full at this cap"
+            + (f", about {fits} such requests fit" if fits else ""),
+        )
+        if fits is None or fits <= cap:
+            return room
     queue = held.average(waiting(case))
     want = max(cap + 1, min(round(cap + queue), fits or 10**9))
     effect = f"KV has room for about {fits} such requests" if fits else ""
@@ -303,8 +310,8 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
             out += act(case, "Capture graphs up to the new batch size", flag, want)
             break
     if not gains(gain):
-        return act(case, "Add a replica or send less load: a higher cap gains nothing")
-    return out
+        return room or act(case, "Add a replica or send less load: a higher cap gains nothing")
+    return out + room
 
 
 #: The cap that speculative decoding sets where none is asked for.

@@ -204,13 +204,17 @@ def conclude(
 
 
 def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
-    """Name the first cause as severe as the primary that held at another time of its session."""
+    """Name the first cause as severe as the primary that held at another time or session."""
     for one in causes[1:]:
-        equal = (one.session, one.severity) == (primary.session, primary.severity)
-        if not equal or not one.episodes or _together(one, primary) > _APART_SHARE:
+        if one.severity != primary.severity:
+            continue
+        said = f"{one.code}: {one.summary.rstrip('.')}"
+        if one.session != primary.session:
+            return f"and in session {one.session} {said}"
+        if not one.episodes or _together(one, primary) > _APART_SHARE:
             continue
         later = one.episodes[0].first_line >= primary.episodes[0].first_line
-        return f"{'then' if later else 'before that'} {one.code}: {one.summary.rstrip('.')}"
+        return f"{'then' if later else 'before that'} {said}"
     return ""
 
 

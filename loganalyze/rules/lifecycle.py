@@ -550,7 +550,7 @@ class _Tail:
         last: that line; running and waiting: its requests, on all ranks.
         seconds: time from it to the log's last stamp.
         owed: whether work was left for which a server prints a line: requests waited, or a
-            prompt was prefilled in part.
+            prompt was prefilled in part; or requests fail since then.
     """
 
     last: dict[str, Any]
@@ -575,7 +575,8 @@ def _silent_end(case: Case, limits: Limits) -> _Tail | None:
     if last is None:
         return None
     later = (pl.col("source") == last["source"]) & (pl.col("line_no") > last["line_no"])
-    end = case.data.request.filter(later)["time"].max()
+    answers = case.data.request.filter(later)
+    end = answers["time"].max()
     if not isinstance(end, datetime):
         return None
     seconds = (end - last["time"]).total_seconds()
@@ -586,7 +587,12 @@ def _silent_end(case: Case, limits: Limits) -> _Tail | None:
     running = sum(row["running"] or 0 for row in rows)
     if not running + waiting:
         return None
-    owed = waiting > 0 or any(row["cut"] or (row["pending_token"] or 0) > 0 for row in rows)
+    failed = answers.filter(pl.col("status") >= 500).height
+    owed = (
+        waiting > 0
+        or failed > 2
+        or any(row["cut"] or (row["pending_token"] or 0) > 0 for row in rows)
+    )
     return _Tail(last, end, running, waiting, seconds, owed)
 
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from loganalyze.errors import InputError, utf8
+from loganalyze.errors import InputError
 
 _HEAD, _PIECE, _PIECES, _TAIL = 1 << 14, 1 << 12, 8, 1 << 16
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -189,8 +189,6 @@ def _first_visit(folder: str, seen: set[tuple[int, int]]) -> bool:
 
 def file(path: str, *, named: bool = True) -> Input:
     """Return a path as an input, whatever it is."""
-    if (name := utf8(path)) != path:
-        return Input(name, named=named, error="its name is not UTF-8", hint="rename it")
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -32,7 +32,7 @@ BOUNDS = ["-timeout=60", "-rss_limit_mb=500", "-max_len=8192", "-print_final_sta
 def main() -> None:
     name, *options = sys.argv[1:]
     target = targets.TARGETS[name]
-    targets.sources.MAX_RATIO_FROM = targets.BOMB
+    targets.streams.MAX_RATIO_FROM = targets.BOMB
 
     def bounded(data: bytes) -> None:
         start = time.process_time()

@@ -32,7 +32,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-from loganalyze import pipeline, schema, server_args, sources
+from loganalyze import pipeline, schema, server_args, sources, streams  # noqa: F401  to bound
 from loganalyze.errors import InputError
 from loganalyze.parse import Parser
 from loganalyze.report import to_json, to_markdown, to_text

@@ -24,7 +24,7 @@ RUNS = {"sources": 400, "parser": 120, "server_args": 400}
 
 @pytest.fixture(autouse=True)
 def small_bombs(monkeypatch):
-    monkeypatch.setattr(targets.sources, "MAX_RATIO_FROM", targets.BOMB)
+    monkeypatch.setattr(targets.streams, "MAX_RATIO_FROM", targets.BOMB)
 
 
 @pytest.mark.parametrize(("target", "path"), SEEDS)

@@ -54,7 +54,7 @@ LOGS = st.lists(st.tuples(odd_lines(), st.integers(1, 30)), min_size=1, max_size
 
 @pytest.fixture(autouse=True)
 def small_bombs(monkeypatch):
-    monkeypatch.setattr(targets.sources, "MAX_RATIO_FROM", targets.BOMB)
+    monkeypatch.setattr(targets.streams, "MAX_RATIO_FROM", targets.BOMB)
 
 
 @given(LOGS)
