@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
