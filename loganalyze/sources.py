@@ -73,7 +73,8 @@ class Source:
     """One log.
 
     Attributes:
-        name: as given on the command line; `archive!member` for a member of an archive.
+        given: its name as it was given, whatever its bytes.
+        name: the same as text; `archive!member` for a member of an archive.
         group: name of the rotated set it belongs to; its own name where it stands alone.
         size_bytes: size as stored; None for standard input until it was read.
         kind: file, gzip, zstd, xz, bzip2, lz4, stdin, tar member, zip member; with ", utf-16"
@@ -93,6 +94,7 @@ class Source:
         codecs_: tuple[str, ...] = (),
         encoding: str | None = None,
     ) -> None:
+        self.given = name
         self.name = self.group = utf8(name)
         self.size_bytes = size_bytes
         self.kind = kind

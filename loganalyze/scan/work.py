@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 import polars as pl
 
 from loganalyze import __version__, pipeline, plan, schema, sources
-from loganalyze.errors import InputError, LogAnalyzeError
+from loganalyze.errors import InputError, LogAnalyzeError, utf8
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample
 from loganalyze.parse import Parser
@@ -158,7 +158,7 @@ def _one(
             return _compared(task, on_progress)
         return _Reading(task, settings, parser, on_progress).result(tables)
     except LogAnalyzeError as error:
-        reason, hint = error.message.removeprefix(f"{task.found.name}: "), error.hint
+        reason, hint = error.message.removeprefix(f"{utf8(task.found.name)}: "), error.hint
         if not task.found.named and not inputs.looks_like_log(name):
             return Done(task, "other", task.found.size, reason=reason, hint=hint)
         again = inputs.is_url(name) or bool(task.found.parts)
@@ -271,7 +271,7 @@ class _Reading:
             if task.tail and start == task.tail[0]["sha256"]:
                 self._grown(opened[0], *task.tail)
                 return []
-        if found.parts or opened[0].name != found.name:
+        if found.parts or opened[0].given != found.name:
             done.sha256, _, done.size = _hashed(found)
         return opened
 
@@ -279,8 +279,10 @@ class _Reading:
         """Read each log of an input; in an archive those without an SGLang line are no logs."""
         logs: dict[str, list[Source]] = {}
         for source in opened:
-            group = self._log if self._task.found.parts else inputs.shown(source.group)
-            source.name, source.group = inputs.shown(source.name), group
+            name = inputs.shown(source.given)
+            group = name if source.group == source.name else inputs.shown(source.group)
+            group = self._log if self._task.found.parts else group
+            source.name, source.group = name, group
             logs.setdefault(group, []).append(source)
         for name, parts in logs.items():
             store, held = Store(), _Held()

@@ -264,9 +264,10 @@ def test_the_page_is_complete_escaped_and_asks_no_network(archive, tmp_path):
     assert "default-src &#39;none&#39;" in page
     body = page[page.index("<tbody>") :]
     assert body.index("saturated") < body.index("healthy")  # worst first
-    for host, any_problem, n in (("node1", 3, 4), ("node2", 1, 3)):
-        row = re.search(rf'<th scope="row">{host}</th>(.*?)</tr>', page, re.DOTALL)[1]
-        assert [int(x) for x in re.findall(r">(\d+)<", row)] == [any_problem, any_problem, n]
+    rows = re.findall(r'<th scope="row">host-\d</th>(.*?)</tr>', page, re.DOTALL)
+    hosts = {tuple(int(x) for x in re.findall(r">(\d+)<", row)) for row in rows}
+    assert hosts == {(3, 3, 4), (1, 1, 3)}  # node1 and node2, whose names are nobody's business
+    assert "node1" not in page
     assert "very-secret" not in "".join(p.read_text() for p in out.rglob("*.html"))
 
 
