@@ -249,6 +249,8 @@ def _coverage(page: _Page, report: Report) -> None:
         if c.lines_unrecognised
         else "none that looked like statistics left unread"
     )
+    if c.lines_partial:
+        unread += f", {c.lines_partial:,} of the statistics read in part"
     page.put(
         f"{words.plural(c.lines_total, 'line')}, {c.lines_batch:,} statistics, "
         f"{c.lines_known - c.lines_batch:,} other known, {unread}",

@@ -55,3 +55,10 @@ def test_causes_of_two_sessions_are_both_in_the_headline(tmp_path):
     assert {f.code for f in report.findings} >= {"KV001", "RUN001"}
     assert "KV001" in report.verdict.headline or report.verdict.primary == "KV001"
     assert "RUN001" in report.verdict.headline or report.verdict.primary == "RUN001"
+
+
+def test_statistics_that_are_read_in_part_are_told(tmp_path):
+    lines = [decode(second).replace("#queue-req", "#waiting-req") for second in range(0, 100, 2)]
+    report = analyzed(tmp_path, lines)
+    assert report.coverage.lines_partial == 50
+    assert "50 of the statistics read in part" in " ".join(loganalyze.to_text(report).split())
