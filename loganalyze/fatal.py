@@ -35,7 +35,7 @@ _SAYS = ("error", "message", "traceback")
 STOPS = ("sigterm", "graceful_exit")
 
 #: Exit codes of an orderly end: success, SIGINT, SIGTERM.
-_ORDERLY = (0, -2, -15)
+_ORDERLY = (0, -2, -15, 130, 143)
 
 #: name -> pattern of what an event says that tells this cause; the first that fits counts.
 _TEXTS: Mapping[str, str] = {
@@ -63,6 +63,7 @@ GPU_MEMORY = ("gpu_memory", "graph_memory")
 UNNAMED = ("child", "aborted")
 
 #: Signals that end a process, by the negative of its exit code.
+_BY_SIGNAL = 128  # what shells and containers add to a signal's number
 _SIGNALS = {-6: "aborted", -9: "killed", -11: "segfault", -7: "segfault"}
 
 _CLASS = re.compile(
@@ -102,6 +103,8 @@ def cause(row: Mapping[str, object]) -> str:
     `child`.
     """
     kind, code = row["kind"], row["exit_code"]
+    if isinstance(code, int) and code > _BY_SIGNAL:
+        code = _BY_SIGNAL - code
     if kind == "watchdog_timeout":
         return "hang"
     if kind == "kv_oom":

@@ -31,6 +31,17 @@ ENDS = {
         "killed from outside (signal 9)",
         "dmesg",
     ),
+    "Slurm's word": (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks "
+        "have been OOM Killed.",
+        "killed from outside (signal 9)",
+        "dmesg",
+    ),
+    "the container's exit code": (
+        "command terminated with exit code 137",
+        "killed from outside (signal 9)",
+        "dmesg",
+    ),
     "the shell's last word": ("Killed", "killed from outside (signal 9)", "dmesg"),
     "no room for a pool": (
         f"{TRACE}\nRuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
