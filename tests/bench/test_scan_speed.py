@@ -19,7 +19,7 @@ from loganalyze.scan import archive as library
 from loganalyze.scan import local, work
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
-from conftest import log_text
+from scanned import log_text
 
 pytestmark = pytest.mark.bench
 FILES = int(os.environ.get("LOGANALYZE_BENCH_FILES", "200"))

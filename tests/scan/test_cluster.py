@@ -9,7 +9,7 @@ import time
 
 import polars as pl
 import pytest
-from conftest import ROOT, needed
+from scanned import ROOT, needed
 from test_remote import s3  # noqa: F401 - a fixture
 
 from loganalyze.scan import archive as library
@@ -68,7 +68,7 @@ def kill_one(killed):
 
 
 def test_a_cluster_gives_what_one_machine_gives(cluster, s3, tmp_path, monkeypatch):  # noqa: F811
-    from conftest import log_text
+    from scanned import log_text
 
     for k in range(36):
         body = log_text(full=k % 3 == 0, lines=120, seed=k).encode()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import ROOT, log_text
+from scanned import ROOT, log_text
 
 from loganalyze.errors import InputError, UsageError
 from loganalyze.scan import archive as library

@@ -11,7 +11,7 @@ from threading import Thread
 
 import polars as pl
 import pytest
-from conftest import free_port, log_text, needed, rotated
+from scanned import free_port, log_text, needed, rotated
 
 from loganalyze.scan import archive as library
 from loganalyze.scan import inputs, remote

@@ -5,7 +5,7 @@ import sys
 
 import polars as pl
 import pytest
-from conftest import log_text, rotated
+from scanned import log_text, rotated
 
 from loganalyze import pipeline
 from loganalyze.scan import archive as library

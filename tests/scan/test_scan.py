@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 import pytest
-from conftest import log_text, needed
+from scanned import log_text, needed
 
 from loganalyze.cli import main
 from loganalyze.errors import UsageError

@@ -16,7 +16,7 @@ from email.utils import formatdate
 
 import polars as pl
 import pytest
-from conftest import free_port, log_text, needed
+from scanned import free_port, log_text, needed
 
 from loganalyze.scan import archive as library
 from loganalyze.scan import inputs, remote
