@@ -52,6 +52,13 @@ def as_float(value: object, default: float | None = None) -> float | None:
     return float(value) if isinstance(value, int | float) else default
 
 
+def slope(x: pl.Series, y: pl.Series) -> float | None:
+    """Return the least-squares slope of y over x; None where x does not vary."""
+    frame = pl.DataFrame({"x": x.cast(pl.Float64), "y": y.cast(pl.Float64)})
+    cov, var = frame.select(cov=pl.cov("x", "y"), var=pl.col("x").var()).row(0)
+    return float(cov) / float(var) if var and cov is not None else None
+
+
 def near_cap(cap: int) -> float:
     """Return the running requests from which a cap counts as reached.
 

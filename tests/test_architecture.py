@@ -1,6 +1,7 @@
 """The shape of the code: who may import whom, and what importing the library loads."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -69,10 +70,11 @@ def layer(module):
     return module.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imported(module):
-    """Return the full names that a file imports, wherever in its code."""
+def imported(module, *, whole=True):
+    """Return the full names that a file imports: wherever in its code, or as it loads only."""
     names = set()
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if whole else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -92,6 +94,16 @@ def test_imports_point_upwards(module):
     allowed = {*LAYERS[: LAYERS.index(own) + 1], "__version__"}
     used = {n.split(".")[1] for n in imported(module) if n.startswith("loganalyze.")}
     assert used <= allowed, f"{own} imports from above: {sorted(used - allowed)}"
+
+
+def test_no_module_imports_itself_in_a_circle():
+    """Of what is imported as a module loads; what a function imports waits until it is called."""
+    modules = {f"loganalyze.{by_name(m)[:-3]}".replace("/", "."): m for m in MODULES}
+    needs = {}
+    for name, module in modules.items():
+        used = imported(module, whole=False)
+        needs[name] = {u if u in modules else u.rpartition(".")[0] for u in used} & set(modules)
+    assert len(list(graphlib.TopologicalSorter(needs).static_order())) == len(modules)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=by_name)

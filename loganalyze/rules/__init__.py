@@ -6,7 +6,8 @@ nests symptoms under the cause that explains them; `conclude` turns the rest int
 
 How to add a rule.
 
-1. Choose the family: kv, admission, prefill, decode, ranks, pools, transfers or lifecycle.
+1. Choose the family: kv, admission, prefill, decode, ranks, pools, transfers or lifecycle. Some
+   are packages, whose `__init__` imports the modules that hold rules.
 2. Write `@rule(code, name, severity=, needs=, limits=, explains=, after=)` over a function
    `(case, limits) -> Finding | Clear`, with the five docstring sections (registry.SECTIONS).
 3. Judge each rank of `case.ranks` apart: an expression over `rank.grid`, smoothed by
@@ -25,16 +26,6 @@ from dataclasses import replace
 from loganalyze import signals
 from loganalyze.capacity import pool
 from loganalyze.model import SessionData
-from loganalyze.rules import (  # noqa: F401 - importing a family registers its rules
-    admission,
-    decode,
-    kv,
-    lifecycle,
-    pools,
-    prefill,
-    ranks,
-    transfers,
-)
 from loganalyze.rules.conclude import DECISION_ORDER, checked, conclude, findings
 from loganalyze.rules.registry import (
     Case,
@@ -49,6 +40,20 @@ from loganalyze.rules.registry import (
     rule,
     run_session,
 )
+
+# Importing a family registers its rules; reports list them in this order.
+# isort: off
+from loganalyze.rules import (  # noqa: F401
+    kv,
+    pools,
+    admission,
+    decode,
+    lifecycle,
+    prefill,
+    ranks,
+    transfers,
+)
+# isort: on
 
 __all__ = [
     "DECISION_ORDER",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -13,7 +14,7 @@ from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span
 from loganalyze.model import Action, Confidence, Episode, Estimate, Evidence, Scalar, Severity
 from loganalyze.rules import deaths, flags
-from loganalyze.rules.registry import Case, duration
+from loganalyze.rules.registry import Case, NotApplicable, duration
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
 
@@ -65,6 +66,14 @@ class Held:
         """Total length."""
         return sum(end - first for first, end in self.spans) * self.rank.step_s
 
+    @cached_property
+    def tokens_per_req(self) -> float | None:
+        """KV tokens per running request: sum of tokens over sum of running, decode lines."""
+        token = pl.col("own_token")
+        rows = self.decode.filter(token.is_not_null() & (pl.col("running_req") > 0))
+        total = rows.select(token.sum(), pl.col("running_req").sum()).row(0)
+        return float(total[0]) / float(total[1]) if total[1] else None
+
     def mean(self, column: str) -> float | None:
         """Return the time-weighted mean of a grid column inside the spans."""
         return as_float(self.cells[column].mean())
@@ -92,6 +101,11 @@ def hold(ranks: Iterable[Rank], judge: Callable[[Rank], Sequence[Span]]) -> list
     """Judge each rank apart; ranks without a span are left out, the longest comes first."""
     found = [Held(rank, spans) for rank in ranks if (spans := judge(rank))]
     return sorted(found, key=lambda held: -held.seconds)
+
+
+def whole(rank: Rank) -> Held:
+    """Return all of a rank's log, as if a condition held from its start to its end."""
+    return Held(rank, [(0, rank.grid.height)])
 
 
 def all_episodes(found: Sequence[Held]) -> list[Episode]:
@@ -216,6 +230,18 @@ def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
     return out
 
 
+def others_busy(case: Case, rank: Rank, start: float, end: float) -> bool:
+    """Whether another rank printed lines during a silence of this one, from start to end (s)."""
+    for other in case.ranks:
+        if other is rank:
+            continue
+        t = other.lines["t"]
+        inside = int(t.search_sorted(end - 2)) - int(t.search_sorted(start + 2))
+        if inside > 0:
+            return True
+    return False
+
+
 def cells_of(rank: Rank, values: pl.Series) -> pl.Series:
     """Return a series over another rank's cells in those of this one, null beyond its end.
 
@@ -274,6 +300,24 @@ def shown(
 def config_line(case: Case, line: int | None) -> tuple[str | None, int | None]:
     """Return where a start-up value was printed."""
     return (case.signals.session.source, line) if line is not None else (None, None)
+
+
+def event_text(row: Mapping[str, Any]) -> str:
+    """Return what an event's line says, with the exit code it may name."""
+    said = str(row["message"] or row["error"] or row["kind"]).strip()
+    return said if row["exit_code"] is None else f"{said}, exit code {row['exit_code']}"
+
+
+def need_stamps(case: Case) -> None:
+    """Raise NotApplicable where no line carries a stamp: silences would be unseen."""
+    if all(rank.clock != "stamps" for rank in case.ranks):
+        raise NotApplicable("its lines carry no stamps, so silences do not show")
+
+
+def need_pool_size(case: Case) -> None:
+    """Raise NotApplicable where no rank's pool size is known."""
+    if not any(rank.kv_tokens for rank in case.ranks):
+        raise NotApplicable("the pool size is unknown: the max_total_num_tokens= line is missing")
 
 
 def pool_evidence(case: Case) -> list[Evidence]:

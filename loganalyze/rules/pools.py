@@ -19,7 +19,7 @@ from loganalyze.rules.held import (
     spell,
     thrown_back,
 )
-from loganalyze.rules.kv import left_over_memory
+from loganalyze.rules.kv.room import left_over_memory
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap

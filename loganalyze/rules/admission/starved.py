@@ -1,0 +1,268 @@
+"""Where requests wait with KV free that admission keeps in reserve, and what shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import polars as pl
+
+from loganalyze.episodes import Span, at_least, joined, mask_of, spans
+from loganalyze.model import Confidence, Evidence
+from loganalyze.rules.held import (
+    Held,
+    cells_of,
+    confidence,
+    hold,
+    need_pool_size,
+    outside,
+    pool_evidence,
+    shown,
+)
+from loganalyze.rules.registry import Case, Limit, Limits, NotApplicable
+from loganalyze.signals import RATIO_FLOOR, RATIO_INIT, Rank
+from loganalyze.timeline import as_float, near_cap
+
+
+def at_cap(rank: Rank) -> pl.Expr:
+    """Whether running requests stand at the cap; false where the cap is unknown."""
+    if not rank.cap:
+        return pl.lit(False)
+    return pl.col("running") >= near_cap(rank.cap)
+
+
+def need_time(case: Case) -> None:
+    """Raise NotApplicable where the log is too short to judge a queue with free KV."""
+    if case.excerpt:
+        raise NotApplicable(
+            f"{case.length} is too little; telling the causes of a queue with free KV apart "
+            "takes a minute of log"
+        )
+
+
+#: Where the estimate new_token_ratio stood: at its floor, raised by a retraction, or fresh.
+Cause = Literal["conservative", "after_retraction", "cold"]
+
+
+#: The limits of the rules that read `starved`.
+STARVED_LIMITS = {
+    "settle_s": Limit(300.0, "s", "time ahead over which the settled size of requests is taken"),
+    "trend_s": Limit(30.0, "s", "time at the end of the log over which their growth is taken"),
+    "settled_usage": Limit(
+        0.9, "fraction", "usage that running requests may reach at their settled size"
+    ),
+    "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
+    "full_usage": Limit(0.90, "fraction", "usage from which the pool is full"),
+    "full_window_s": Limit(11.0, "s", "window for a full pool"),
+    "full_s": Limit(20.0, "s", "shortest spell of a full pool"),
+    "full_join_s": Limit(
+        150.0,
+        "s",
+        "dips of a full pool up to this long are part of it, if the queue never empties",
+    ),
+    "max_duty": Limit(0.5, "fraction", "prefill duty from which prefill is the limit"),
+    "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+    "window_s": Limit(21.0, "s", "window"),
+    "report_s": Limit(25.0, "s", "shortest spell"),
+    "hole_s": Limit(10.0, "s", "holes up to this long are closed"),
+    "join_s": Limit(60.0, "s", "holes up to this long with a queue are closed"),
+}
+
+
+#: The same values, for the rule that has limits of its own.
+STARVED = {name: limit.value for name, limit in STARVED_LIMITS.items()}
+
+
+def starved(case: Case, limits: Limits, cause: Cause) -> list[Held]:
+    """Return where admission reserves more than is free, for one cause of that.
+
+    Raises:
+        NotApplicable: the pool size is unknown, the log is too short, or the server decodes
+            nothing.
+    """
+    need_pool_size(case)
+    need_time(case)
+    if case.signals.session.role == "prefill":
+        raise NotApplicable("a PD prefill server keeps no running requests")
+    return hold(
+        case.ranks,
+        lambda rank: [
+            span
+            for span, why in _spans(case, rank, limits)
+            if why == cause and not _in_chunks(rank, span)
+        ],
+    )
+
+
+def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
+    """Return the spans in which admission reserves more than is free, and why.
+
+    The three rules that read this share one condition and differ in where the estimate
+    new_token_ratio stands: at its floor, raised by a retraction, or fresh from a start.
+    """
+    floor = _floor(case)
+    # A fresh estimate also shuts requests out that would fit by now: admission is tried again
+    # only when a request leaves.
+    waits = (
+        (pl.col("queued") > 0)
+        & ~at_cap(rank)
+        & (pl.col("usage") < limits["usage"])
+        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+        & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
+        & other_pool_has_room()
+        & would_not_fill(rank, limits)
+    )
+    own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
+    for other in case.ranks:
+        own = own & ~_full(other, rank, limits)
+    held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"]) & own
+    waiting = rank.grid["queued"].fill_null(0) > 0
+    found = joined(spans(held), rank.cells(limits["hole_s"]))
+    found = joined(found, rank.cells(limits["join_s"]), waiting)
+    found = at_least(found, rank.cells(limits["report_s"]))
+    lost = rank.past_sum("retracted", 600.0) > 0
+    return [(span, _cause(rank, span, lost, floor)) for span in found]
+
+
+def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
+    """Return where a rank's pool is full with a queue, in the cells of `rank`.
+
+    Short dips are part of it. KV001 holds on through longer ones, which are told here as what
+    they are: admission that is still careful while KV lies free. And while one rank of several
+    is full, the pool is what is short.
+    """
+    waiting = other.grid["queued"].fill_null(0) > 0
+    full = (
+        (pl.col("queued") > 0)
+        & (pl.col("full_usage") >= limits["full_usage"] - 1e-9)
+        & ~at_cap(other)
+        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+    )
+    held = other.holds(full, limits["share"], limits["full_window_s"])
+    found = at_least(
+        joined(spans(held), other.cells(limits["full_window_s"])), other.cells(limits["full_s"])
+    )
+    found = joined(found, other.cells(limits["full_join_s"]), waiting)
+    return cells_of(rank, mask_of(found, other.grid.height)).fill_null(False)
+
+
+def other_pool_has_room() -> pl.Expr:
+    """Whether neither the sliding-window nor the Mamba pool is what is short."""
+    return (pl.col("swa_usage").fill_null(0.0) <= pl.col("full_usage").fill_null(0.0) + 0.1) & (
+        pl.col("mamba_usage").fill_null(0.0) < 0.95
+    )
+
+
+def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
+    """Whether the running requests, grown to the size that requests settle at, leave room.
+
+    Young requests that will fill the pool are rightly let in one by one. Beyond the end of the
+    log they are taken to grow on as they did at last.
+    """
+    if not rank.kv_tokens:
+        return pl.lit(True)
+    size, late = rank.cells(limits["settle_s"]), rank.cells(limits["trend_s"])
+    token, running = (
+        pl.col(name).reverse().rolling_mean(size, min_samples=1).reverse()
+        for name in ("own_token", "running")
+    )
+    per_req = token / pl.when(running > 0).then(running)
+    last, before = (
+        as_float(one["own_token"].mean(), 0.0) / max(1.0, as_float(one["running"].mean(), 0.0))
+        for one in (rank.grid.tail(late), rank.grid.tail(2 * late).head(late))
+    )
+    growth = max(0.0, last - before) / late
+    unseen = (pl.int_range(pl.len()) + size - pl.len()).clip(0)
+    later = last + growth * unseen / 2
+    settled = ((size - unseen) * per_req + unseen * later) / size
+    room = pl.col("running") * settled < limits["settled_usage"] * rank.kv_tokens
+    return room.fill_null(True)
+
+
+def _floor(case: Case) -> float:
+    c = case.arg("schedule_conservativeness", 1.0)
+    return min(RATIO_INIT * (float(c) if isinstance(c, int | float) else 1.0), 1.0) * RATIO_FLOOR
+
+
+def _cause(rank: Rank, span: Span, lost: pl.Series, floor: float) -> Cause:
+    ratio = rank.grid["ratio"][span[0] : span[1]]
+    raised = as_float((ratio > 1.3 * floor).mean(), 0.0)
+    if raised < 0.5:
+        return "conservative"
+    after = as_float(lost[span[0] : span[1]].cast(pl.Float64).mean(), 0.0)
+    return "after_retraction" if after > 0.5 else "cold"
+
+
+#: So many prefills in chunks of one prompt or two are a long prompt.
+_CHUNKS = 3
+
+
+def _in_chunks(rank: Rank, span: Span) -> bool:
+    """Whether most prefills of a span are chunks of long prompts: others wait for those."""
+    lines = Held(rank, [span]).lines.filter("prefill")
+    chunks = lines.filter((pl.col("cut") | pl.col("continued")) & (pl.col("new_seq") <= 2))
+    return chunks.height >= _CHUNKS and 2 * chunks.height > lines.height
+
+
+def in_pool(case: Case, found: Sequence[Held]) -> Confidence:
+    """Grade how sure a finding is that hangs on the size of the pool."""
+    inferred = case.signals.capacity.kv_tokens_source == "inferred"
+    return confidence(case, found, inferred=inferred)
+
+
+def need_evidence(case: Case, held: Held) -> list[Evidence]:
+    """What was free, and what admission asked for."""
+    return [
+        *pool_evidence(case),
+        shown("mean usage", held.mean("usage"), "", held.line("kv_usage"), "time-weighted", 3),
+        shown(
+            "free KV",
+            held.mean("free"),
+            "tokens",
+            (None, None),
+            "pool x (1 - usage), time-weighted",
+            0,
+        ),
+        shown(
+            "KV that admission asks for",
+            held.mean("need"),
+            "tokens",
+            (None, None),
+            "running x 4096 x new_token_ratio + 4096 + prompt; an upper bound, the log "
+            "prints no max_new_tokens",
+            0,
+        ),
+        shown(
+            "requests that a pass of admission lets in",
+            held.mean("admitted"),
+            "requests",
+            held.line("new_seq"),
+            "#new-seq of prefill batches below the chunk size; each is charged 4096 more tokens "
+            "until the next pass",
+            1,
+        ),
+        shown(
+            "new_token_ratio",
+            held.mean("ratio"),
+            "",
+            (None, None),
+            "reconstructed from its start, decay and retractions",
+            4,
+        ),
+        shown(
+            "running requests",
+            held.mean("running"),
+            "requests",
+            held.line("running"),
+            "time-weighted mean",
+            1,
+        ),
+        shown(
+            "waiting requests",
+            held.mean("queue"),
+            "requests",
+            held.line("queue_req"),
+            "time-weighted mean",
+            1,
+        ),
+    ]

@@ -1,0 +1,207 @@
+"""What shows that a full pool is the cause, when it could be foreseen, and what it cost."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from loganalyze.capacity.steps import MIN_LINES
+from loganalyze.model import Capacity, Evidence
+from loganalyze.rules.held import Held, shown
+from loganalyze.rules.registry import Case
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:
+    """The ceiling is the cause: running requests stand at pool size / tokens per request."""
+    out = []
+    if capacity.tokens_per_req and capacity.lines:
+        first, last = capacity.lines
+        rows = held.decode.filter(pl.col("line_no").is_between(first, last))
+        ahead = " without pre-allocated" if case.signals.session.role == "decode" else ""
+        formula = f"sum #token{ahead} / sum #running-req of the decode lines {first} to {last}"
+        out.append(
+            shown(
+                "tokens per running request",
+                capacity.tokens_per_req,
+                "tokens",
+                held.at(rows, int(rows["kv_usage"].arg_max() or 0))
+                if rows.height
+                else (None, None),
+                formula,
+                1,
+            )
+        )
+    if capacity.requests_fit is not None:
+        running = held.mean("running") or 0.0
+        formula = f"pool / tokens per request; {running:.0f} ran on average in the episodes"
+        out.append(shown("requests that fit", capacity.requests_fit, "requests", formula=formula))
+    return out
+
+
+def printed_load(held: Held) -> list[Evidence]:
+    """What the lines print while the pool is full."""
+    column = next(
+        (c for c in ("full_token_usage", "gpu_token_usage") if held.lines[c].drop_nulls().len()),
+        "token_usage",
+    )
+    fullest, mean = held.line(column), "time-weighted mean"
+    peak = as_float(held.lines[column].max())
+    longest = held.line("queue_req")
+    out = [shown("highest usage", peak, "", fullest, "printed", 2)]
+    if held.lines.height > 1:
+        out.append(shown("mean usage", held.mean("full_usage"), "", fullest, mean, 3))
+    out.append(shown("running requests", held.mean("running"), "requests", fullest, mean, 1))
+    out.append(shown("waiting requests", held.mean("queue"), "requests", longest, mean, 1))
+    return out
+
+
+def step_time(held: Held) -> list[Evidence]:
+    """The rate per request is what this batch and context should give."""
+    rows = held.decode.filter(pl.col("rate_per_req").is_not_null())
+    if not rows.height:
+        return []
+    rate = float(rows["gen_throughput"].sum()) / float(rows["running_req"].sum())
+    out = [
+        shown(
+            "decode rate per running request",
+            rate,
+            "token/s",
+            held.line("gen_throughput"),
+            "gen throughput / #running-req",
+            2,
+        )
+    ]
+    model = held.rank.model
+    rows = like_the_model(held.rank, held.decode.drop_nulls("residual"))
+    residual = rows["residual"]
+    if model is not None and residual.len() >= 5:
+        off = math.expm1(as_float(residual.median(), 0.0))
+        slow = residual.filter(residual > math.log(2)).len()
+        apart = held.decode["residual"].count() - residual.len()
+        other = "with" if rows["cuda_graph"].eq(False).any() else "without"
+        out.append(
+            shown(
+                "step time against the fitted model",
+                f"{off:+.1%}",
+                "",
+                (None, None),
+                f"median of {residual.len()} intervals; step = {model.t0_s * 1e3:.1f} ms + "
+                f"{model.a_s * 1e3:.3f} ms x running + {model.b_s * 1e9:.1f} ns x tokens: "
+                + _speed_words(off, slow, residual.len())
+                + (f"; {apart} intervals {other} a CUDA graph left out" if apart else ""),
+            )
+        )
+    return out
+
+
+def like_the_model(rank: Rank, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the decode lines that the step model is about: with CUDA graph, if those are many."""
+    graph = pl.col("cuda_graph").fill_null(True)
+    modelled = rank.lines.filter(pl.col("decode") & graph).height >= MIN_LINES
+    return rows.filter(graph if modelled else ~graph)
+
+
+#: Intervals that took more than twice the modelled time, of all, that are no exceptions.
+_OFTEN_SLOW = 0.1
+
+
+def _speed_words(off: float, slow: int, n: int) -> str:
+    if off >= 0.1:
+        return "slower than usual"
+    if slow >= _OFTEN_SLOW * n:
+        return f"but {slow} of them took more than twice the modelled time (THR003, HNG001)"
+    return "the GPU is not slower than usual"
+
+
+def burn_down(held: Held) -> list[Evidence]:
+    """When it could have been seen coming: how fast the first lines filled the pool.
+
+    The first of ten lines that reaches nearly their best rate counts: the very first still
+    divides by the time in which nothing ran.
+    """
+    rank = held.rank
+    first = rank.lines.filter(
+        pl.col("decode") & (pl.col("gen_throughput") > 0) & pl.col("kv_usage").is_not_null()
+    ).head(10)
+    if not first.height or not rank.kv_tokens or rank.clock != "stamps":
+        return []
+    rate = first["gen_throughput"]
+    row = first.row(int((rate >= 0.9 * as_float(rate.max(), 0.0)).arg_max() or 0), named=True)
+    usage, actual = row["kv_usage"], held.spans[0][0] * rank.step_s - row["t"]
+    predicted = (1 - usage) * rank.kv_tokens / row["gen_throughput"]
+    # A forecast that missed by more than twice is no evidence.
+    if usage > 0.5 or actual <= 0 or not 0.5 <= actual / predicted <= 2:
+        return []
+    return [
+        shown(
+            "time to a full pool, foreseeable at this line",
+            predicted,
+            "s",
+            (row["source"], row["line_no"]),
+            f"(1 - {usage:.2f}) x {rank.kv_tokens:,} / {row['gen_throughput']:.0f} token/s while "
+            f"nothing finishes; it was full after {actual:.0f} s",
+            0,
+        )
+    ]
+
+
+def cost(case: Case, held: Held) -> list[Evidence]:
+    """What it cost: throughput against the unsaturated level, waiting, effective throughput."""
+    rank = held.rank
+    if case.excerpt or rank.clock == "none":
+        return []
+    grid = rank.grid
+    out = []
+    inside = float(held.cells["decoded"].sum()) / max(held.seconds, 1.0)
+    free = rank.mean(pl.when(~pl.lit(held.mask) & ~pl.col("gap")).then(pl.col("rate")), 30.0)
+    best = as_float(free.max(), 0.0)
+    if best > 0:
+        where = int(free.arg_max() or 0)
+        near = rank.lines.filter(pl.col("t") >= where * rank.step_s).head(1)
+        out.append(
+            shown(
+                "decode throughput while saturated",
+                inside,
+                "token/s",
+                (None, None),
+                "tokens decoded / time",
+                0,
+            )
+        )
+        out.append(
+            shown(
+                "decode throughput reached unsaturated",
+                best,
+                "token/s",
+                held.at(near, 0) if near.height else (None, None),
+                "best 30 s outside the episodes",
+                0,
+            )
+        )
+    waited = float((held.cells["queue"] * rank.step_s).sum())
+    out.append(
+        shown(
+            "request-seconds spent waiting",
+            waited,
+            "request s",
+            (None, None),
+            "sum of #queue-req x time",
+            0,
+        )
+    )
+    live = float(grid["decoded"].sum()) / max(rank.span_s, 1.0)
+    printed = rank.lines.filter("decode")["gen_throughput"].mean()
+    out.append(
+        shown(
+            "effective throughput of the whole log",
+            live,
+            "token/s",
+            (None, None),
+            f"tokens decoded / wall time; the printed values average {as_float(printed, 0.0):.0f}",
+            0,
+        )
+    )
+    return out

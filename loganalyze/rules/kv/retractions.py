@@ -1,0 +1,192 @@
+"""KV004: running requests are thrown back to the queue, and what that wastes."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.model import Action, Finding, Severity
+from loganalyze.rules import flags
+from loganalyze.rules.held import (
+    Held,
+    act,
+    all_episodes,
+    cells_of,
+    confidence,
+    hold,
+    minimum,
+    seconds,
+    shown,
+    spell,
+    sum_of,
+    whole,
+)
+from loganalyze.rules.kv.room import left_over_memory
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+@rule(
+    "KV004",
+    "retraction-storm",
+    severity=Severity.CRITICAL,
+    needs=("running_req",),
+    limits={
+        "per_minute": Limit(
+            6.0, "requests", "retracted requests in 60 s; SGLang's guide accepts about 1"
+        ),
+        "report_s": Limit(30.0, "s", "shortest spell"),
+        "join_s": Limit(60.0, "s", "holes up to this long are closed"),
+        "note_share": Limit(0.02, "fraction", "wasted share of work below which it is a note"),
+        "critical_share": Limit(
+            0.10, "fraction", "wasted share of work above which it is critical"
+        ),
+    },
+    after=("KV001",),
+)
+def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
+    """Running requests are thrown back to the queue over and over.
+
+    What it flags:
+        At least `per_minute` retracted requests of all ranks within 60 s, for `report_s` or
+        longer, on the ranks that they came from.
+    Why it is slow:
+        When the next decode step does not fit the pool even after evicting the prefix cache,
+        the requests with the fewest output tokens are thrown back, their KV is freed, and all
+        of it is computed again later.
+    Not this rule:
+        Single retractions, which SGLang's guide accepts at about one a minute. `Testing
+        retraction` lines are a debug mode.
+    What to do:
+        Give the pool more room first (KV001). Then reserve more per request
+        (--schedule-conservativeness up to 1.3), or cap running requests at about 1.2 times
+        what fits.
+    Source:
+        ScheduleBatch.retract_decode; SGLang docs, "Hyperparameter Tuning".
+    """
+    together = sum_of(case.ranks, "retracted")
+
+    def judge(rank: Rank) -> list[Span]:
+        many = rank.past_sum(cells_of(rank, together), 60.0) >= limits["per_minute"]
+        many = many & (rank.past_sum("retracted", 60.0) > 0)
+        found = at_least(
+            joined(spans(many), rank.cells(30)), minimum(case, limits["report_s"]) / rank.step_s
+        )
+        return joined(found, rank.cells(limits["join_s"]))
+
+    total = sum(float(rank.grid["retracted"].sum()) for rank in case.ranks)
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear(
+            f"{total:.0f} retracted requests, never {limits['per_minute']:.0f} in a minute"
+        )
+    waste, formula = _waste(case)
+    grade = (
+        Severity.INFO
+        if waste < limits["note_share"]
+        else Severity.CRITICAL
+        if waste > limits["critical_share"]
+        else Severity.WARNING
+    )
+    worst = found[0]
+    lost = sum(float(held.cells["retracted"].sum()) for held in found)
+    rate = lost / max(seconds(found), 1.0) * 60
+    return Finding(
+        summary=f"{lost:.0f} requests thrown back to the queue, "
+        f"{'' if case.excerpt else f'{rate:.1f} a minute, '}"
+        f"{spell(case, found)}; tokens computed again are about {waste:.1%} of those decoded",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "retracted requests",
+                int(lost),
+                "requests",
+                _first_retraction(case, worst),
+                "sum of #retracted_reqs in the episodes",
+            ),
+            shown(
+                "tokens computed again over tokens decoded", waste, "", (None, None), formula, 4
+            ),
+        ],
+        actions=_fewer_retractions(case, worst),
+        severity=grade,
+        confidence=confidence(case, found),
+        competing="KV001 is the usual cause" if "KV001" in case.earlier else "",
+    )
+
+
+def _first_retraction(case: Case, held: Held) -> tuple[str | None, int | None]:
+    first = held.episodes[0]
+    events = case.data.event.filter(
+        (pl.col("kind") == "retract") & (pl.col("line_no") >= first.first_line)
+    )
+    return (events["source"][0], int(events["line_no"][0])) if events.height else (None, None)
+
+
+def _waste(case: Case) -> tuple[float, str]:
+    """Return tokens thrown away over tokens decoded in the whole log, and how it was estimated.
+
+    The whole log, because what a storm throws back is computed again after it.
+    """
+    events = case.data.event.filter(
+        (pl.col("kind") == "retract")
+        & ~pl.col("duplicate").fill_null(False)
+        & ~pl.col("debug").fill_null(False)
+    )
+    decoded = sum(float(rank.grid["decoded"].sum()) for rank in case.ranks)
+    gained = events["new_tokens_gained"]
+    if gained.drop_nulls().len():
+        again = as_float(gained.sum(), 0.0)
+        formula = "sum of #new_tokens_gained / tokens decoded, whole log"
+    else:
+        # The youngest are thrown back; half a mean request is an upper guess.
+        again = (
+            sum(
+                float(rank.grid["retracted"].sum()) * (whole(rank).tokens_per_req or 0.0)
+                for rank in case.ranks
+            )
+            / 2
+        )
+        formula = "retracted x half the tokens per request / tokens decoded, whole log"
+    return (again / decoded if decoded else 0.0), formula
+
+
+def _fewer_retractions(case: Case, held: Held) -> list[Action]:
+    if "KV001" in case.earlier:
+        out = act(case, "Give the KV pool more room: see KV001")
+    else:
+        out = left_over_memory(case, held) or act(
+            case, "Give the KV pool more room first: fp8 KV, more GPUs or replicas (see KV001)"
+        )
+    c = case.arg("schedule_conservativeness")
+    if not isinstance(c, int | float) or c < 1.3:
+        proposed = 1.0 if isinstance(c, int | float) and c < 1.0 else 1.3
+        out += act(
+            case,
+            "Reserve more KV per running request",
+            "schedule-conservativeness",
+            proposed,
+            "fewer retractions; throughput within 3 %",
+        )
+    per_req, n = held.tokens_per_req, held.rank.kv_tokens
+    if per_req and n:
+        cap = max(1, round(1.2 * n / per_req))
+        if not held.rank.cap or cap < held.rank.cap:
+            present = held.rank.cap if case.arg("max_running_requests") is None else None
+            out += act(
+                case,
+                "Cap running requests at about 1.2 times what fits",
+                flags.CAP,
+                cap,
+                "about half the retractions at 1 % less throughput",
+                present,
+            )
+    if case.signals.session.role == "decode":
+        out += act(
+            case,
+            "Keep the KV of retracted requests in host memory",
+            "disaggregation-decode-enable-offload-kvcache",
+            True,
+        )
+    return out

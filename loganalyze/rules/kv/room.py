@@ -1,0 +1,138 @@
+"""What gives a KV pool more room: levers on memory and copies, with predicted gains."""
+
+from __future__ import annotations
+
+import math
+
+from loganalyze.capacity import memory, predict
+from loganalyze.model import Action, Estimate
+from loganalyze.rules.held import MEMORY_FRACTION, Held, act, gain_text, gains, memory_limit
+from loganalyze.rules.registry import Case
+
+_GIB = 2**30
+
+
+def _one_step_up(case: Case) -> float | None:
+    """Return the next memory fraction to try; None where the present one is not printed."""
+    present = case.arg("mem_fraction_static")
+    return round(present + 0.02, 2) if isinstance(present, float) and present < 0.97 else None
+
+
+def left_over_memory(case: Case, held: Held) -> list[Action]:
+    """Return what gives the pool the free GPU memory, if there is enough of it."""
+    found, useless = _left_over(case, held, None if case.excerpt else predict.load(case.data))
+    return found + useless
+
+
+def _left_over(
+    case: Case, held: Held, load: predict.Load | None
+) -> tuple[list[Action], list[Action]]:
+    """Return that where it raises the throughput by the prediction, and where it does not."""
+    config, capacity = case.signals.session.config, case.signals.capacity
+    free, cell, n = config.available_gpu_mem_gib, capacity.bytes_per_token, held.rank.kv_tokens
+    spare = memory.spare_gib(free, config.kv_pool_gib) if free is not None else 0.0
+    if free is None or not spare:
+        return [], []
+    total = config.avail_before_weights_gib
+    present = case.arg("mem_fraction_static")
+    proposed = (
+        round(present + math.floor(100 * spare / total) / 100, 2)
+        if isinstance(present, float) and total
+        else None
+    )
+    limit = memory_limit(case)
+    if limit and proposed and total and isinstance(present, float):
+        proposed = min(proposed, max(limit.highest, present))
+        spare = min(spare, (proposed - present) * total)
+    effect, change = "", predict.Change()
+    if cell and n:
+        more = int(spare * _GIB / cell)
+        change = predict.Change(pool=1 + more / n)
+        effect = f"{spare:.1f} GiB more hold {more:,} tokens (+{more / n:.0%} KV)" + _gain(
+            load, change
+        )
+    found = act(
+        case,
+        f"Give the KV pool the GPU memory that is left over: {free:.1f} GiB are free after "
+        "start-up, 5 to 8 are enough"
+        + ("" if proposed is not None else "; go up in steps of 0.02 until so much stays free"),
+        MEMORY_FRACTION,
+        proposed if proposed is not None else _one_step_up(case),
+        f"{'at most' if limit else 'in all'}, {effect}" if effect and proposed is None else effect,
+    )
+    return (found, []) if gains(_estimate(load, change) if effect else None) else ([], found)
+
+
+def more_room(case: Case, held: Held) -> list[Action]:
+    """The levers on the pool, in order of effect, with predicted gains."""
+    config = case.signals.session.config
+    load = None if case.excerpt else predict.load(case.data)
+    out, useless = _left_over(case, held, load)
+    if config.available_gpu_mem_gib is None:
+        out += act(
+            case,
+            "If GPU memory is left over after start-up (available_gpu_mem in the "
+            "max_total_num_tokens= line; 5 to 8 GB are enough), give it to the KV pool, in steps "
+            "of 0.02",
+            MEMORY_FRACTION,
+            _one_step_up(case),
+        )
+    dtype = str(case.arg("kv_cache_dtype", "auto")).lower()
+    stored = str(config.kv_pool_dtype or "").lower()
+    if (
+        dtype in ("auto", "bfloat16", "bf16", "float16", "none")
+        and "float8" not in stored
+        and "fp8" not in stored
+    ):
+        change = predict.Change(pool=2.0, kv_bytes=0.5)
+        into = out if gains(_estimate(load, change)) else useless
+        into += act(
+            case,
+            "Store KV in fp8, after checking accuracy and that the attention backend supports it",
+            "kv-cache-dtype",
+            "fp8_e4m3",
+            f"twice the KV tokens{_gain(load, change)}",
+        )
+    if _is_mla(case) and not case.arg("enable_dp_attention") and _int(case.arg("tp_size")) > 1:
+        tp = _int(case.arg("tp_size"))
+        out += act(
+            case,
+            f"Stop storing the latent KV on each of {tp} tensor-parallel ranks",
+            "enable-dp-attention",
+            True,
+            "with --dp-size k the total pool grows almost k times",
+        )
+        out += act(
+            case,
+            "Or split the latent KV over ranks when decoding",
+            "dcp-size",
+            min(tp, 8),
+            "almost as many times the KV tokens",
+        )
+    out += act(case, "Add a replica or more GPUs, or send less load: capacity is what is missing")
+    out += act(
+        case,
+        "Hold fewer tokens per request: lower max_new_tokens, trim prompts, or route "
+        "long jobs apart",
+    )
+    return out + useless
+
+
+def _estimate(load: predict.Load | None, change: predict.Change) -> Estimate | None:
+    """Return the predicted throughput factor of a change; None without a step model."""
+    return predict.estimate(load, change) if load is not None and load.model else None
+
+
+def _gain(load: predict.Load | None, change: predict.Change) -> str:
+    """Say the predicted throughput factor of a change, with its range."""
+    x = _estimate(load, change)
+    return f", {gain_text(x)}" if x else ""
+
+
+def _is_mla(case: Case) -> bool:
+    """Whether K and V share one buffer, as only MLA models print it."""
+    return case.data.startup["kv_size_gb"].null_count() < case.data.startup.height
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

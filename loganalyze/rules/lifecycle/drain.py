@@ -1,0 +1,84 @@
+"""DRN001: the last requests of a job finish and no new ones come."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze.episodes import Span, joined, spans
+from loganalyze.model import Finding, Severity
+from loganalyze.rules.held import Held, all_episodes, confidence, shown, spell
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
+from loganalyze.signals import Rank
+
+
+@rule(
+    "DRN001",
+    "drain-tail",
+    severity=Severity.INFO,
+    needs=("running_req", "queue_req"),
+    limits={
+        "lines": Limit(5.0, "lines", "fewest decode lines of falling running requests"),
+        "start": Limit(4.0, "requests", "fewest running requests at its start"),
+    },
+)
+def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
+    """The last requests of a job finish and no new ones come.
+
+    What it flags:
+        At the end of the log or before an idle time: no queue, no prefill, and running requests
+        that only fall, over at least `lines` decode lines.
+    Why it is slow:
+        It is not: throughput falls with the number of requests, not with the server.
+    Not this rule:
+        Throughput that falls with requests still coming (THR002, KV006).
+    What to do:
+        Nothing; leave this time out when measuring.
+    Source:
+        #running-req, #queue-req and the absence of prefill lines.
+    """
+    pieces: list[Held] = []
+    sizes: list[tuple[int, int]] = []
+    for rank in case.ranks:
+        ends = [rank.lines.height - 1, *(gap.before for gap in rank.gaps if gap.idle)]
+        found: list[Span] = []
+        for end in sorted(ends):
+            first = _drain_start(rank, end)
+            rows = rank.lines[first : end + 1].filter("decode")
+            if rows.height < limits["lines"] or (rows["running_req"][0] or 0) < limits["start"]:
+                continue
+            if (rows["running_req"][-1] or 0) > 0.5 * rows["running_req"][0]:
+                continue
+            t = rank.lines["t"]
+            found.append((int(t[first] / rank.step_s), int(t[end] / rank.step_s) + 1))
+            sizes.append((int(rows["running_req"][0]), int(rows["running_req"][-1])))
+        if found:
+            pieces.append(Held(rank, joined(found, 0)))
+    if not pieces:
+        return Clear("no time in which the last requests only finished")
+    return Finding(
+        summary=f"The last requests finish and no new ones come {spell(case, pieces)}: running "
+        f"falls from {sizes[0][0]} to {sizes[0][1]}",
+        episodes=all_episodes(pieces),
+        evidence=[
+            shown(
+                "running requests at its start", sizes[0][0], "requests", pieces[0].line("running")
+            )
+        ],
+        severity=Severity.INFO,
+        confidence=confidence(case, pieces, config=True),
+    )
+
+
+def _drain_start(rank: Rank, end: int) -> int:
+    """Return the first row of the run of falling decode lines without a queue up to `end`."""
+    rows = rank.lines[max(0, end - 2000) : end + 1]
+    steady = (
+        pl.col("decode")
+        & (pl.col("queue_req") == 0)
+        & (pl.col("running_req") <= pl.col("running_req").shift(1).fill_null(1 << 40))
+        & ~pl.col("after_gap").fill_null(False)
+    ).fill_null(False)
+    run = spans(rows.select(steady).to_series())
+    if not run or run[-1][1] != rows.height:
+        return end
+    return int(rows["row"][run[-1][0]])

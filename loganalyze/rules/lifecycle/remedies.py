@@ -1,0 +1,165 @@
+"""What to do about a death or a hang, by its cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loganalyze import fatal
+from loganalyze.model import Action
+from loganalyze.rules.held import act
+from loganalyze.rules.registry import Case
+
+
+def after_crash(case: Case, cause: str, row: dict[str, Any] | None) -> list[Action]:
+    """Return what to do about a death of this cause."""
+    advice = {
+        "fraction_low": _more_static_memory,
+        "kv_pool": _fewer_kv_slots,
+        "host_memory": _less_host_memory,
+        "mamba_slots": _more_mamba_slots,
+        "graph_memory": _less_gpu_memory,
+        "gpu_memory": _less_gpu_memory,
+        "hang": see_the_ranks,
+        "collective": see_the_ranks,
+    }.get(cause)
+    if advice is not None:
+        return advice(case, row or {})
+    return act(
+        case,
+        {
+            "leak": "Upgrade: the releases mend such leaks one by one; until then restart before "
+            "the pool fills, and try it without the prefix cache (KV010)",
+            "gpu_error": "Upgrade, or try another attention backend; CUDA_LAUNCH_BLOCKING=1 makes "
+            "the traceback name the kernel",
+            "killed": "Ask who killed it: `dmesg | grep -i oom`, `kubectl describe pod` "
+            "(OOMKilled, 137), the job scheduler; if RAM ran out, give more or use a smaller host "
+            "cache",
+            "segfault": "Upgrade, or report it with the native stack (the core file, or the lines "
+            "after this one)",
+            "aborted": "Read the lines around the first event: C++ prints the cause after what():",
+            "child": "Look for the child's own last lines, in the logs of all ranks and nodes",
+        }.get(cause, "Read the traceback around the first event; upgrade, or report it"),
+    )
+
+
+def _more_static_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    fraction = case.arg("mem_fraction_static")
+    return [
+        *act(
+            case,
+            "Give weights and KV pool a larger share, in steps of 0.05",
+            "mem-fraction-static",
+            round(min(fraction + 0.05, 0.95), 3) if isinstance(fraction, float) else "higher",
+        ),
+        *act(
+            case,
+            "If the weights alone nearly fill the GPUs: more GPUs for the model (--tp-size), or "
+            "quantised weights; and see that no other process holds GPU memory",
+        ),
+    ]
+
+
+def _fewer_kv_slots(case: Case, row: dict[str, Any]) -> list[Action]:
+    """Advise on a batch that the KV pool could not hold, although it was admitted."""
+    out = act(
+        case,
+        "Upgrade: a scheduler that admits more than its pool holds is at fault; more or less GPU "
+        "memory does not mend it",
+    )
+    said = f"{row.get('phase')} {row.get('message')} {row.get('traceback')}"
+    chunk = case.signals.session.config.chunked_prefill_size
+    if "Prefill" in said and chunk and chunk > 2048:
+        text = "Until then, smaller prefill chunks, which ask for fewer slots at once"
+        out += act(case, text, "chunked-prefill-size", chunk // 2, "", chunk)
+    else:
+        text = "Until then, fewer running requests, so that the pool keeps room"
+        out += act(case, text, "max-running-requests", "lower")
+    return out
+
+
+def _less_host_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    text = "Make the host cache fit into the RAM that is free, on every rank of the node"
+    size = case.arg("hicache_size")
+    if isinstance(size, int | float) and size > 0:
+        return act(case, text, "hicache-size", "lower")
+    return [
+        *act(case, text, "hicache-ratio", "lower"),
+        *act(case, "Or give the container more RAM"),
+    ]
+
+
+def _more_mamba_slots(case: Case, row: dict[str, Any]) -> list[Action]:
+    return [
+        *act(
+            case,
+            "Give the Mamba states a larger share of the memory",
+            "mamba-full-memory-ratio",
+            "higher",
+        ),
+        *act(case, "Or ask for a number of state slots", "max-mamba-cache-size", "higher"),
+        *act(
+            case,
+            "Or fewer running requests, each of which needs slots",
+            "max-running-requests",
+            "lower",
+        ),
+    ]
+
+
+def _less_gpu_memory(case: Case, row: dict[str, Any]) -> list[Action]:
+    fraction = case.arg("mem_fraction_static")
+    out = act(
+        case,
+        "Leave more memory for activations and graphs",
+        "mem-fraction-static",
+        round(fraction - 0.02, 3) if isinstance(fraction, float) else "lower by 0.02",
+    )
+    rows = case.data.batch
+    last = rows["phase"][-1] if rows.height else None
+    chunk = case.signals.session.config.chunked_prefill_size
+    if fatal.cause(row) == "graph_memory":
+        for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
+            more = act(case, "Or capture graphs for smaller batches only", flag, "lower")
+            if more:
+                return out + more
+    elif last == "prefill" and chunk and chunk > 2048:
+        out += act(
+            case,
+            "Smaller prefill chunks: memory ran out after a prefill",
+            "chunked-prefill-size",
+            chunk // 2,
+            "",
+            chunk,
+        )
+    elif last == "decode":
+        out += act(
+            case,
+            "Fewer running requests: memory ran out while decoding",
+            "max-running-requests",
+            "lower",
+        )
+    return out
+
+
+def see_the_ranks(case: Case, row: dict[str, Any]) -> list[Action]:
+    """Advise on a hang: which rank is behind, and on what."""
+    if "pyspy_missing" in case.data.event["kind"]:
+        out = act(
+            case,
+            "Install py-spy in the image: the watchdog called it to print where each rank hangs, "
+            "and it was missing",
+        )
+    else:
+        out = act(
+            case,
+            "See what all ranks did at that time (py-spy dump): the one that stands elsewhere "
+            "than the others is behind",
+        )
+    out += act(
+        case,
+        "Look at links and hosts of all nodes: NCCL_DEBUG=WARN, GPU Xid errors in dmesg, "
+        "InfiniBand counters",
+    )
+    return out + act(
+        case, "Have the server dump its state when it hangs", "soft-watchdog-timeout", 60
+    )
