@@ -31,6 +31,9 @@ COLUMNS = {
     "request": (*schema.REQUEST, *_WRITER),
 }
 _BY_NAME = {frame: {c.name: c for c in columns} for frame, columns in COLUMNS.items()}
+#: Every column without a value. Building an expression costs more than what it does to a
+#: few thousand lines, so those that never change are built once.
+_NULLS = {c: pl.lit(None, dtype=c.dtype).alias(c.name) for cs in COLUMNS.values() for c in cs}
 
 #: How stamps are written -> the form of the text that `_time` makes of them.
 _FORMS = {
@@ -97,6 +100,7 @@ class Rows:
         self.more = 0
         self.cut: set[int] = set()
         self.several = False
+        self._yearless = False
 
     def add_layout(self, layout: Layout, place: pl.DataFrame, values: pl.DataFrame) -> None:
         """Add the records of lines of one layout.
@@ -114,6 +118,7 @@ class Rows:
         ]
         rows = place.hstack(values).with_columns(*fixed, _dated(layout.clock))
         self._parts[layout.format.frame].append(rows)
+        self._yearless |= layout.clock == "syslog"
         self._count(layout.format.kind, len(rows), layout.partial)
         if "more" in place.columns:
             self.more += int(place["more"].sum())
@@ -123,6 +128,7 @@ class Rows:
         row = {**reading.values, "line_no": line_no, "seq": seq, "more": more}
         key = (reading.format.frame, reading.prefix.clock)
         self._read.setdefault(key, []).append(row)
+        self._yearless |= reading.prefix.clock == "syslog"
         self._count(reading.format.kind, 1, reading.partial)
         self.more += more
         self.several |= seq > 0
@@ -151,10 +157,15 @@ class Rows:
         if not any(self._parts.values()):
             return None
         days = _days([p for parts in self._parts.values() for p in parts], clock)
-        given = {"source": source, "group": group, "duplicate": False}
+        given = {
+            "source": pl.lit(source).alias("source"),
+            "group": pl.lit(group).alias("group"),
+            "duplicate": pl.lit(value=False).alias("duplicate"),
+        }
+        until = clock.until() if self._yearless else None
         return Frames(
             *(
-                _assemble(self._parts[f.name], COLUMNS[f.name], given, days, clock, self.several)
+                _assemble(self._parts[f.name], COLUMNS[f.name], given, days, until, self.several)
                 for f in fields(Frames)
             )
         )
@@ -181,7 +192,7 @@ def _read_cells(layout: Layout, cells: Cells, text: pl.Series) -> tuple[pl.DataF
     first = pl.col("field_0")
     stamp = first.str.slice(0, STAMP_END)
     time = stamp.str.to_datetime("[%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False, cache=False)
-    out, fits = [time.alias("time")], []
+    out, fits = [_sane(time).alias("time")], []
     head = split.select(first.str.slice(STAMP_END)).to_series()
     if (head == cells.head).all():
         out += [_literal(known[rank], layout.fixed[rank]) for rank in cells.ranks]
@@ -211,7 +222,7 @@ def _read_cells(layout: Layout, cells: Cells, text: pl.Series) -> tuple[pl.DataF
         *(pl.col(name).is_not_null() for name in names if name not in cells.ranks),
         *(pl.col(f"fits_{k}").fill_null(value=False) for k in range(len(fits))),
     )
-    return values.select(names), values.select(sound).to_series()
+    return pl.DataFrame([values[name] for name in names]), values.select(sound).to_series()
 
 
 def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr]:
@@ -226,7 +237,7 @@ def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr
 def _dated(clock: str | None) -> pl.Expr:
     """Return whether stamps have a date; null where there are none."""
     dated = None if clock is None else clock != "clock"
-    return pl.lit(dated, dtype=pl.Boolean).alias("dated")
+    return pl.lit(dated, dtype=pl.Boolean).alias("time_has_date")
 
 
 def _value(column: Column) -> pl.Expr:
@@ -256,7 +267,7 @@ def _time(clock: str) -> pl.Expr:
     if clock == "epoch":
         number = stamp.cast(pl.Float64, strict=False)
         ms = pl.when(number < 1e11).then(number * 1000).otherwise(number)
-        return ms.round().cast(pl.Int64).cast(pl.Datetime("ms"))
+        return _sane(ms.round().cast(pl.Int64).cast(pl.Datetime("ms")))
     if clock != "date":
         stamp = stamp.str.replace(",", ".", literal=True)
     if clock == "fraction":
@@ -266,7 +277,13 @@ def _time(clock: str) -> pl.Expr:
         stamp = pl.lit("1970-01-01 ") + stamp
     elif clock == "syslog":
         stamp = pl.lit(f"{_NO_YEAR} ") + stamp
-    return stamp.str.to_datetime(_FORMS[clock], time_unit="ms", strict=False, cache=False)
+    time = stamp.str.to_datetime(_FORMS[clock], time_unit="ms", strict=False, cache=False)
+    return _sane(time) if clock in ("date", "fraction") else time
+
+
+def _sane(time: pl.Expr) -> pl.Expr:
+    """Leave out times that no log has."""
+    return pl.when(time.is_between(_FIRST, _LAST)).then(time)
 
 
 def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
@@ -277,7 +294,7 @@ def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
     timed = [
         p.filter(pl.col("time").is_not_null()).select("line_no", "time")
         for p in parts
-        if p["dated"][0] is False
+        if p["time_has_date"][0] is False
     ]
     stamps = pl.concat(timed).sort("line_no", maintain_order=True) if timed else pl.DataFrame()
     if stamps.is_empty():
@@ -291,45 +308,48 @@ def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
     return stamps.select("line_no", day=day).unique("line_no", keep="first")
 
 
-def _in_year(rows: pl.DataFrame, clock: Clock) -> pl.DataFrame:
+def _in_year(until: datetime) -> pl.Expr:
     """Put stamps without a year in the last year in which they are not in the future."""
-    yearless = pl.col("time_has_date") & (pl.col("time").dt.year() == _NO_YEAR)
-    if not rows.select(yearless.any()).item():
-        return rows
-    until = clock.until()
-    late = pl.col("time").dt.offset_by(f"{until.year - _NO_YEAR}y")
-    early = pl.col("time").dt.offset_by(f"{until.year - 1 - _NO_YEAR}y")
+    time = pl.col("time")
+    late = time.dt.offset_by(f"{until.year - _NO_YEAR}y")
+    early = time.dt.offset_by(f"{until.year - 1 - _NO_YEAR}y")
     told = pl.when(late <= until + timedelta(days=1)).then(late).otherwise(early)
-    return rows.with_columns(pl.when(yearless).then(told).otherwise("time").alias("time"))
+    yearless = pl.col("time_has_date") & (time.dt.year() == _NO_YEAR)
+    return pl.when(yearless).then(told).otherwise(time)
 
 
 def _assemble(
     parts: list[pl.DataFrame],
     columns: tuple[Column, ...],
-    given: Mapping[str, object],
+    given: Mapping[str, pl.Expr],
     days: pl.DataFrame | None,
-    clock: Clock,
+    until: datetime | None,
     several: bool,
 ) -> pl.DataFrame:
-    """Put the parts of one frame together, in line order and with every column."""
+    """Put the parts of one frame together, in line order and with every column.
+
+    Args:
+        parts: rows of the frame.
+        columns: what the frame has.
+        given: columns with the same value on every row.
+        days: line_no and day of the stamps without a date; None where there are none.
+        until: latest time that a stamp without a year can mean; None where there are none.
+        several: whether a line may hold more than one record.
+    """
     if not parts:
         return schema.empty(columns)
-    rows = pl.concat(parts, how="diagonal").rename({"dated": "time_has_date"})
+    rows = pl.concat(parts, how="diagonal")
     if days is not None and "time" in rows.columns:
         rows = rows.join(days, on="line_no", how="left", maintain_order="left")
         late = pl.duration(days=pl.col("day"))
         undated = ~pl.col("time_has_date")
         rows = rows.with_columns(pl.when(undated).then(pl.col("time") + late).otherwise("time"))
-    if "time" in rows.columns:
-        rows = _in_year(rows, clock)
-    if "time" in rows.columns:
-        sane = pl.col("time").is_between(_FIRST, _LAST) | ~pl.col("time_has_date")
-        rows = rows.with_columns(pl.when(sane).then("time").alias("time"))
+    if until is not None and "time" in rows.columns:
+        rows = rows.with_columns(_in_year(until))
     if "seq" in rows.columns and several:
         rows = rows.sort("line_no", pl.col("seq").fill_null(0))
     elif not rows["line_no"].is_sorted():
         rows = rows.sort("line_no")
     return rows.select(
-        c.name if c.name in rows.columns else pl.lit(given.get(c.name)).cast(c.dtype).alias(c.name)
-        for c in columns
+        c.name if c.name in rows.columns else given.get(c.name, _NULLS[c]) for c in columns
     )

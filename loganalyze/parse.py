@@ -282,7 +282,7 @@ def _batches(
 
 def _lines(cut: Cut) -> Iterator[pl.DataFrame]:
     """Yield the lines of a cut as frames: line_no, seq, more, text."""
-    joined: list[tuple[int, int, list[bytes]]] = []
+    joined: list[tuple[int, int, list[memoryview]]] = []
     for first, n_lines, data in cut.dense:
         if joined and joined[-1][0] + joined[-1][1] == first:
             joined[-1] = (joined[-1][0], joined[-1][1] + n_lines, [*joined[-1][2], data])

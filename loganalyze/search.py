@@ -85,6 +85,8 @@ _REQUEST_END = re.compile(
 _WRAPPED_END = re.compile(rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$")
 #: What a shell says of a server that was killed, as the last word of a log.
 _LAST_WORD = re.compile(rb"(?:^|\n)(?:Killed|Segmentation fault|Aborted)(?=\s*$)")
+#: How the texts of a logged request begin.
+_OPENING = (b"='", b'="', b'=\\"')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
 
@@ -108,7 +110,7 @@ class Cut:
     lines: list[bytes] = field(default_factory=list)
     line_nos: list[int] = field(default_factory=list)
     more: list[int] = field(default_factory=list)
-    dense: list[tuple[int, int, bytes]] = field(default_factory=list)
+    dense: list[tuple[int, int, memoryview]] = field(default_factory=list)
     odd: set[str] = field(default_factory=set)
     n_access: int = 0
     n_requests: int = 0
@@ -188,7 +190,7 @@ class Searcher:
         spans = self._find_lines(data, view, end, n_lines, n_access)
         cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
-            cut.dense.append((first_line, n_lines, data[:end]))
+            cut.dense.append((first_line, n_lines, memoryview(data)[:end]))
             cut.size += end
             spans = {}
         elif not self._requests:  # a request log may say anything
@@ -270,8 +272,8 @@ class Searcher:
         at = view.find(REQUEST, 0, end)
         while at >= 0:
             stop = data.find(b"\n", at)
-            start = data.rfind(b"\n", 0, at) + 1
-            if _is_open(data, start, stop):
+            if _is_open(data, view, at, stop):
+                start = data.rfind(b"\n", 0, at) + 1
                 close = _request_end(data, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
@@ -328,23 +330,25 @@ def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
     return b"".join([*out, data[at:]])
 
 
-def _is_open(data: bytes, start: int, stop: int) -> bool:
-    """Whether the line from `start` to `stop` logs a request that goes on on the next line."""
-    at = data.find(REQUEST, start, stop)
-    if at < 0 or not data[max(at - 7, start) : at].endswith((b"Receive", b"Finish", b"OpenAI")):
+def _is_open(data: bytes, view: bytes, at: int, stop: int) -> bool:
+    """Whether a request logged at `at`, on a line that ends at `stop`, goes on on the next."""
+    if not data[max(at - 7, 0) : at].endswith((b"Receive", b"Finish", b"OpenAI")):
         return False
-    if data[start : start + 1] in b"[I" and data[stop - 1 : stop] in b")}]":
-        line = data[at:stop]  # no wrapper: most requests by far
-    else:
-        line = data[at:stop].rstrip()
-        tail = _JSON_END.sub(b"", line[-TAIL:])
-        tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
-        if not tail.endswith((b")", b"}", b"]")):
-            return True
-        line = line[:-TAIL] + tail
-    for opening in (b"='", b'="', b'=\\"'):
-        raw = line.rfind(opening)
-        if raw >= 0 and line.find(opening[-1:], raw + len(opening)) < 0:
+    last = data[stop - 1 : stop]
+    if last in (b")", b"]") or (last == b"}" and data[data.rfind(b"\n", 0, at) + 1] in b"[I"):
+        return _is_raw(view, at, stop)  # no JSON around it
+    line = data[at:stop].rstrip()
+    tail = _JSON_END.sub(b"", line[-TAIL:])
+    tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
+    line = line[:-TAIL] + tail
+    return not line.endswith((b")", b"}", b"]")) or _is_raw(line, 0, len(line))
+
+
+def _is_raw(text: bytes, at: int, stop: int) -> bool:
+    """Whether the last text that opens between `at` and `stop` does not close there."""
+    for opening in _OPENING:
+        raw = text.rfind(opening, at, stop)
+        if raw >= 0 and text.find(opening[-1:], raw + len(opening), stop) < 0:
             return True
     return False
 
