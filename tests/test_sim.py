@@ -147,6 +147,33 @@ def test_one_saturation_is_one_episode(simulator, tmp_path):
     assert len(kv001.episodes) == len(truth["kv_saturated"]) == 1
 
 
+def test_a_burst_whose_batches_are_full_is_not_admitted_carefully(simulator, tmp_path):
+    """After an idle time the first decode interval shows little prefill; the batches tell."""
+    sim = simulator.Sim(
+        "bursts",
+        {
+            "duration": 460,
+            **SMALL,
+            "step": {"t0": 0.0118, "a": 3e-5, "b": 6.1e-8},
+            "prefill": {"p0": 0.0082, "p1": 4.1e-5, "p2": 8.2e-10, "load": 1.4e-6},
+            "capacity": 577_000,
+            "phases": [
+                {**load_of(gamma(600, 0.8, 30, 6000), gamma(350, 0.8, 8, 2000)), **burst}
+                for burst in (
+                    {"t0": 10, "burst": (690, 4), "warm": False, "max_new": 1024},
+                    {"t0": 410, "burst": (690, 4), "warm": False, "max_new": 1024},
+                )
+            ],
+        },
+        7,
+        str(tmp_path),
+    )
+    sim.run()
+    assert "conservative_admission" not in simulator.label(sim)[0]
+    found, _ = judge(tmp_path / "bursts.log")
+    assert not {f.code for f in found} & {"ADM001", "ADM003", "KV005"}
+
+
 # -- the full scoring --------------------------------------------------------------------------
 
 

@@ -1,10 +1,12 @@
 """Pairs of logs that differ in one thing, and the cause that it decides, by hand."""
 
+from datetime import timedelta
+
 import pytest
 from synth import sessions
 
 from loganalyze import rules, signals
-from loganalyze.rules.planted import Writer
+from loganalyze.rules.planted import START, Writer
 
 
 def log_of(*writers):
@@ -139,3 +141,46 @@ def test_steps_that_slow_down_while_the_batch_grows(slow):
     assert (jump is not None) == (slow > 1)
     if jump:
         assert jump.evidence[0].value == pytest.approx(slow, rel=0.05)
+
+
+# -- careful admission, and what looks like it --------------------------------------------------
+
+
+def test_what_is_left_when_a_server_drains_says_nothing_of_those_before():
+    """300 wait for 200 s with usage 0.5; then the queue is empty, and the longest stay.
+
+    80 running ask for 80 x 4,096 x 0.098 + 4,096 = 36,209 tokens; 30,000 of 60,000 are free.
+    The last eight hold 3,000 tokens each: 80 such would fill the pool four times.
+    """
+    w = Writer(pool=60_000)
+    for i in range(200):
+        if i % 4 == 3:
+            w.prefill(1, 300, 79, 300, usage=0.5)
+        w.decode(80, 30_000, 300)
+    end = w.t
+    for left in range(70, 7, -3):
+        w.decode(left, 24_000 + 80 * left, 0)
+    (episode,) = found(log_of(w))["ADM001"].episodes
+    held = (episode.end - episode.start).total_seconds()
+    assert held > 0.9 * end
+
+
+# -- warm-up, and waves of requests -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("crest", "warms"), [(4_000, False), (1_300, True)])
+def test_a_wave_of_long_requests_is_no_change_of_the_mix(crest, warms):
+    """Tokens per request at 1,000, with crests of 90 s every 300; then 3,000 for good.
+
+    3,000 are beyond what 1,300 reach, and within what 4,000 do.
+    """
+    w = Writer(pool=400_000, cap=64)
+    while w.t < 1_500:
+        high = w.t % 300 >= 210
+        w.decode(20, 20 * (crest if high else 1_000), 0)
+    change = w.t
+    while w.t < change + 900:
+        w.decode(20, 20 * int(1_000 + 2_000 * min(1.0, (w.t - change) / 120)), 0)
+    warm_up = found(log_of(w)).get("WRM001")
+    begins = [e.start for e in warm_up.episodes] if warm_up else []
+    assert any(at >= START + timedelta(seconds=change - 300) for at in begins) == warms

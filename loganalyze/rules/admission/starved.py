@@ -111,6 +111,8 @@ def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & other_pool_has_room()
         & would_not_fill(rank, limits)
+        # A batch as large as it may be was ended by that, not by KV.
+        & ((pl.col("n_prefill") == 0) | (pl.col("admitted").fill_null(1) > 0))
     )
     own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
     for other in case.ranks:
@@ -157,26 +159,36 @@ def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
     """Whether the running requests, grown to the size that requests settle at, leave room.
 
     Young requests that will fill the pool are rightly let in one by one. Beyond the end of the
-    log they are taken to grow on as they did at last.
+    log they are taken to grow on as they did at last while others waited, both over `trend_s` and
+    over `settle_s`: over a short time alone their size swings, and those that are left when a
+    server drains are its longest.
     """
     if not rank.kv_tokens:
         return pl.lit(True)
-    size, late = rank.cells(limits["settle_s"]), rank.cells(limits["trend_s"])
+    size = rank.cells(limits["settle_s"])
     token, running = (
         pl.col(name).reverse().rolling_mean(size, min_samples=1).reverse()
         for name in ("own_token", "running")
     )
     per_req = token / pl.when(running > 0).then(running)
-    last, before = (
-        as_float(one["own_token"].mean(), 0.0) / max(1.0, as_float(one["running"].mean(), 0.0))
-        for one in (rank.grid.tail(late), rank.grid.tail(2 * late).head(late))
-    )
-    growth = max(0.0, last - before) / late
+    waited = rank.grid.filter(pl.col("queued") > 0).tail(size)
+    last, growth = _growth(waited.tail(2 * rank.cells(limits["trend_s"])))
+    growth = max(0.0, min(growth, _growth(waited)[1]))
     unseen = (pl.int_range(pl.len()) + size - pl.len()).clip(0)
     later = last + growth * unseen / 2
     settled = ((size - unseen) * per_req + unseen * later) / size
     room = pl.col("running") * settled < limits["settled_usage"] * rank.kv_tokens
     return room.fill_null(True)
+
+
+def _growth(cells: pl.DataFrame) -> tuple[float, float]:
+    """Return the tokens per request of the later half of some cells, and their growth a cell."""
+    half = max(1, cells.height // 2)
+    last, before = (
+        as_float(one["own_token"].mean(), 0.0) / max(1.0, as_float(one["running"].mean(), 0.0))
+        for one in (cells.tail(half), cells.head(half))
+    )
+    return last, (last - before) / half
 
 
 def _floor(case: Case) -> float:

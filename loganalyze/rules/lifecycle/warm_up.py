@@ -116,8 +116,9 @@ def _mix_changes(rank: Rank, a: pl.Series, limits: Limits) -> list[int]:
     """Return the cells at which tokens per request begin to rise to a new, lasting level.
 
     Waves of requests that finish together make tokens per request swing over minutes, so the
-    levels before and after are medians of `level_s`; the rise begins at the last moment before
-    the change at which a minute's mean still stood at the old level.
+    levels before and after are medians of `level_s`, and the new one must be beyond what waves
+    reached before; the rise begins at the last moment before the change at which a minute's mean
+    still stood at the old level.
     """
     size = rank.cells(limits["level_s"])
     if a.len() < 1.5 * size:
@@ -130,9 +131,11 @@ def _mix_changes(rank: Rank, a: pl.Series, limits: Limits) -> list[int]:
     for first, end in joined(spans(ratio >= limits["rise"]), size // 2):
         top = first + int(ratio[first:end].arg_max() or 0)
         level = as_float(before[top], 0.0)
-        low = spans((minute[max(0, top - size) : top + 1] <= level).fill_null(True))
-        begin = max(0, top - size) + (low[-1][1] if low else 0)
+        still = spans((minute[max(0, top - size) : top + 1] <= level).fill_null(True))
+        begin = max(0, top - size) + (still[-1][1] if still else 0)
         # The start's own warm-up is no change of the mix: the old level stood for a while.
-        if begin >= size // 2:
+        crest = as_float(a[max(0, begin - size) : begin].quantile(0.9), 0.0)
+        lasting = as_float(a[begin : begin + size].median(), 0.0) > crest
+        if begin >= size // 2 and lasting:
             out.append(begin)
     return out
