@@ -17,7 +17,7 @@ from functools import cached_property
 
 import polars as pl
 
-from loganalyze import timeline
+from loganalyze import mixed, timeline
 from loganalyze.capacity import pool, steps
 from loganalyze.model import Capacity, Session, SessionData, StepModel
 from loganalyze.timeline import Clock, Gap, Timeline, as_float, retractions
@@ -57,6 +57,7 @@ class Rank:
         kv_tokens: pool size, printed or inferred; None if neither.
         cap: running cap of the start-up line; None if not printed.
         model: fitted step model; None if it could not be fitted.
+        told: whether its lines are one server's, and all of them.
         step_s: width of a cell in seconds.
         lines: `timeline.lines` plus `ratio` (`_with_ratio`) and the columns of `_with_model`.
         grid: one row per cell; see `_grid`.
@@ -66,6 +67,7 @@ class Rank:
     kv_tokens: int | None
     cap: int | None
     model: StepModel | None
+    told: mixed.Told
     step_s: float
     lines: pl.DataFrame
     grid: pl.DataFrame
@@ -148,6 +150,11 @@ class Signals:
         return max((rank.span_s for rank in self.ranks), default=0.0)
 
     @cached_property
+    def servers(self) -> int:
+        """About how many servers printed these lines; more than one cannot be told apart."""
+        return max((rank.told.servers for rank in self.ranks), default=1)
+
+    @cached_property
     def n_lines(self) -> int:
         """Printed statistics lines, duplicates left out."""
         return sum(int(rank.lines["lines"].sum()) for rank in self.ranks)
@@ -177,6 +184,7 @@ def _rank(
         kv_tokens=capacity.kv_tokens,
         cap=data.session.config.max_running_req,
         model=model,
+        told=mixed.told(data, one),
         step_s=step_s,
         lines=lines,
         grid=_grid(lines, data, one, step_s, capacity.kv_tokens),

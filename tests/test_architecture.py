@@ -39,6 +39,7 @@ LAYERS = [
     "fatal",
     "sessions",
     "timeline",
+    "mixed",
     "series",
     "events",
     "capacity",

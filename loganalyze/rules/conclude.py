@@ -198,7 +198,7 @@ def conclude(
         cost = _cost(primary, data) if data and own.judged else ""
         headline = _headline(primary, own, profile, cost, _elsewhere(primary, causes))
         return Verdict(status, primary.code, headline, primary.confidence, cost)
-    if not any(o.judged for o in outcomes):
+    if not any(o.judged for o in outcomes) or any(o.doubt for o in outcomes):
         return Verdict("undetermined", None, _undetermined(outcomes, sessions), "low")
     return Verdict("healthy", None, _healthy(outcomes), _healthy_confidence(outcomes, sessions))
 
@@ -264,6 +264,9 @@ def _headline(
 
 
 def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> str:
+    doubt = next((o.doubt for o in outcomes if o.doubt), None)
+    if doubt:
+        return f"Cannot tell from this log: {doubt}."
     lengths = list(dict.fromkeys(o.length for o in outcomes if o.length))
     lines = sum(s.batch.height for s in split)
     if not lines:

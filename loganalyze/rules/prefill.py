@@ -72,6 +72,7 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
         raise NotApplicable(
             f"{case.length} is too little to split the time into prefill and decode"
         )
+    case.need_all_lines()
     if not any(rank.grid["duty"].drop_nulls().len() for rank in case.ranks):
         raise NotApplicable("it has too few decode lines to fit the step model (12 are needed)")
 
@@ -227,6 +228,7 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
     """
     if case.excerpt:
         raise NotApplicable(f"{case.length} is too little")
+    case.need_all_lines()
     models = [rank.model for rank in case.ranks if rank.model]
     if not models:
         raise NotApplicable("it has too few decode lines to fit the step model (12 are needed)")
@@ -373,6 +375,7 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
             "the chunk size is unknown: the max_total_num_tokens= line with "
             "chunked_prefill_size= is missing, or chunking is off"
         )
+    case.need_all_lines()
     pieces: list[Held] = []
     worst: dict[str, Any] | None = None
     for rank in case.ranks:
@@ -418,9 +421,15 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
     if worst is None:
         return Clear(f"no prompt stopped decoding for {limits['stall_s']:.0f} s")
     length = worst["ends"] - worst["t"]
+    longest = case.signals.session.config.context_len
+    one = not longest or worst["new_token"] <= longest
+    what = (
+        f"A prompt of at least {worst['new_token']:,} tokens"
+        if one
+        else f"Long prompts one after the other, {worst['new_token']:,} tokens together,"
+    )
     return Finding(
-        summary=f"A prompt of at least {worst['new_token']:,} tokens stopped decoding for "
-        f"{length:.0f} s {spell(case, pieces)}",
+        summary=f"{what} stopped decoding for {length:.0f} s {spell(case, pieces)}",
         episodes=all_episodes(pieces),
         evidence=[
             shown(

@@ -89,10 +89,37 @@ class Case:
 
     @property
     def judged(self) -> bool:
-        """Whether "nothing found" means healthy: long enough, with usage and queue printed."""
+        """Whether "nothing found" means healthy: one server's, long enough, usage and queue."""
         batch = self.data.batch
         printed = all(batch[c].null_count() < batch.height for c in ("kv_usage", "queue_req"))
-        return not self.excerpt and printed
+        return not self.excerpt and printed and self.signals.servers == 1
+
+    @property
+    def doubt(self) -> str:
+        """Why these are not all lines of one server, in words; empty if they seem to be."""
+        if self.signals.servers > 1:
+            return (
+                f"the lines of about {self.signals.servers} servers are mixed in it, and nothing "
+                "on them tells which server printed which; give the log of each server as a file "
+                "of its own, or keep the container's or the process's name on each line"
+            )
+        shares = [r.told.decoding for r in self.ranks if r.told.sampled]
+        if shares:
+            return (
+                f"its decode lines tell of {min(filter(None, shares), default=0.0):.0%} of the "
+                "time that passed, so most lines were left out of it, and prefill batches cannot "
+                "be counted"
+            )
+        return ""
+
+    def need_all_lines(self) -> None:
+        """Refuse to judge a log of which many lines were left out, as a sampler does.
+
+        Raises:
+            NotApplicable: what the decode lines tell of is a small part of the time.
+        """
+        if self.doubt:
+            raise NotApplicable(self.doubt)
 
     @property
     def length(self) -> str:
@@ -155,8 +182,8 @@ class Rule:
 class Outcome:
     """What became of one rule in one session.
 
-    `judged` says whether the session is long and complete enough to be called healthy, and
-    `length` what it holds, in words.
+    `judged` says whether the session is long and complete enough to be called healthy,
+    `length` what it holds, in words, and `doubt` why that is not all of one server's lines.
     """
 
     code: str
@@ -167,6 +194,7 @@ class Outcome:
     limits: Mapping[str, float] = field(default_factory=dict)
     judged: bool = True
     length: str = ""
+    doubt: str = ""
 
 
 _RULES: dict[str, Rule] = {}
@@ -299,10 +327,20 @@ def _judged(one: Rule, case: Case, overrides: Mapping[str, float]) -> Outcome:
 
     def outcome(status: CheckStatus, reason: str, finding: Finding | None = None) -> Outcome:
         return Outcome(
-            one.code, status, reason, finding, session, limits, case.judged, case.length
+            one.code,
+            status,
+            reason,
+            finding,
+            session,
+            limits,
+            case.judged,
+            case.length,
+            case.doubt,
         )
 
     lacking = missing(one, case.data.batch)
+    if one.needs and not lacking and case.signals.servers > 1:
+        lacking = case.doubt
     if lacking:
         return outcome("not_applicable", f"cannot tell from this log: {lacking}")
     try:

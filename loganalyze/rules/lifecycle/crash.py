@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from loganalyze import mixed, timeline
 from loganalyze.fatal import class_of
-from loganalyze.model import Episode, Evidence, Finding, Severity
+from loganalyze.model import Episode, Evidence, Finding, SessionData, Severity
 from loganalyze.rules import deaths
 from loganalyze.rules.held import event_text, shown
 from loganalyze.rules.lifecycle.remedies import after_crash
@@ -59,6 +60,10 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
                 "line follows; whether the process ended there is not printed"
             )
         return Clear("no sign of a crash or a restart")
+    if not died_of.height and following and _several(following):
+        raise NotApplicable(
+            "another server starts in it, whose lines are mixed with those of the first"
+        )
     rows = case.data.batch
     first = died_of.row(0, named=True) if died_of.height else None
     died = first or (rows.row(-1, named=True) if rows.height else None)
@@ -102,6 +107,11 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
         if _killed_by_watchdog(died_of) and "HNG001" in case.earlier
         else None,
     )
+
+
+def _several(data: SessionData) -> bool:
+    """Whether the lines of a session are of several servers: then its start was no restart."""
+    return any(mixed.told(data, one).several for one in timeline.build(data))
 
 
 def _killed_by_watchdog(died_of: pl.DataFrame) -> bool:
