@@ -245,6 +245,12 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
     need_pool_size(case)
     if case.signals.session.role == "decode":
         raise NotApplicable("a PD decode server prints no prefill lines")
+    if not any(rank.lines["prefill"].any() for rank in case.ranks):
+        raise NotApplicable(
+            "it has no prefill lines, as if they were filtered out, so that nobody sees when "
+            "requests are let in"
+        )
+    case.need_all_lines()
 
     def judge(rank: Rank) -> list[Span]:
         shut = rank.select(

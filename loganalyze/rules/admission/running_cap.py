@@ -9,6 +9,7 @@ from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
 from loganalyze.rules import flags
+from loganalyze.rules.admission.candidates import held_back
 from loganalyze.rules.held import (
     Held,
     act,
@@ -29,6 +30,17 @@ from loganalyze.rules.pools import state_levers
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap
+
+#: Lines with a queue that show a cap which is not printed; fewer than the second must all
+#: stand at it.
+_FEWEST_ROWS, _ENOUGH_ROWS = 10, 20
+
+#: A higher cap is advised up to here of what it may bring at best: where running requests never
+#: moved, the log does not tell what more of them would cost.
+_WORTH_TRYING = 1.05
+
+#: So often must new requests have taken the places of others.
+_TAKEN_OVER = 3
 
 
 @rule(
@@ -58,7 +70,8 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
         Running requests at max_running_requests (but for 2 or 3 %, fewer of a small cap) with a
         queue, at any KV usage. On a PD decode server requests that wait for preallocation count as
         a queue. Where the log does not print the cap, it is inferred if running requests stand
-        at their highest count most of the time that requests wait, while KV usage varies.
+        at their highest count most of the time that requests wait, while others take the places
+        of those that finish.
     Why it is slow:
         Beyond the cap nothing is admitted, however much KV is free. Speculative decoding resets
         the cap to 48 unless it is set; a small pool or Mamba slots lower it too.
@@ -225,20 +238,38 @@ def _cap_from(case: Case, inferred: bool) -> str:
 
 
 def _inferred_cap(case: Case, rank: Rank, limits: Limits) -> int | None:
-    """Return the cap that running requests betray by standing still at it, or None."""
-    rows = rank.lines.filter(
-        pl.col("decode") & (waiting(case, printed=True) > 0) & (pl.col("running_req") > 0)
-    )
-    if rows.height < 20:
+    """Return the cap that running requests betray by standing still at it, or None.
+
+    What else keeps them still: a full pool, a setting that holds requests back (QUE001), and a
+    batch that nobody leaves (ADM002). Where KV usage moves, prefills start new requests, or tokens
+    fall, others take the places of those that finish, up to the same number.
+    """
+    if held_back(case) or as_float(rank.lines["waiting_image_req"].max(), 0.0) > 0:
         return None
-    top = int(as_float(rows["running_req"].max(), 0.0))
-    at_top = rows.filter(pl.col("running_req") == top).height
-    moves = rows["kv_usage"].drop_nulls()
+    rows = rank.lines.filter((waiting(case, printed=True) > 0) & (pl.col("running") > 0))
+    decode = rows.filter("decode")
+    if rows.height < _FEWEST_ROWS or not decode.height:
+        return None
+    top = int(as_float(decode["running"].max(), 0.0))
+    still = decode.filter(pl.col("running") == top)
     # Running requests that stand still in a full pool stand at what fits.
-    if as_float(rows.filter(pl.col("running_req") == top)["kv_usage"].median(), 0.0) >= 0.87:
+    if as_float(still["kv_usage"].median(), 0.0) >= 0.87:
         return None
+    usual = still.height > limits["mode_share"] * decode.height
+    if decode.height < _ENOUGH_ROWS:  # so few lines must all stand there
+        usual = rows.filter(pl.col("running") >= top - 0.5).height >= 0.9 * rows.height
+    moves = decode["kv_usage"].drop_nulls()
     varied = moves.len() > 1 and as_float(moves.std(), 0.0) >= 0.01
-    return top if at_top > limits["mode_share"] * rows.height and varied else None
+    return top if usual and (varied or _taken_over(case, rank, still, top)) else None
+
+
+def _taken_over(case: Case, rank: Rank, still: pl.DataFrame, top: int) -> bool:
+    """Whether new requests took the places of others while `top` requests ran."""
+    started = rank.lines.filter((pl.col("new_seq") > 0) & (pl.col("running") == top)).height
+    token = pl.coalesce("token", "full_token", "gpu_token")
+    fell = as_float(still.select((token.diff() < 0).sum()).item(), 0.0)
+    # A PD decode server prints no prefill lines, and lets nothing wait but for a place.
+    return case.signals.session.role == "decode" or max(started, fell) >= _TAKEN_OVER
 
 
 def _top(case: Case, rank: Rank) -> int:
@@ -265,7 +296,9 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     gain = None
     if load is not None and load.model is not None:
         gain = predict.estimate(load, predict.Change(cap=want))
-        effect += f"; {gain_text(gain)}"
+        # Where running requests never moved, the fit may give them all of a step's time.
+        untold = not gains(gain) and gain.high >= _WORTH_TRYING
+        effect += "; what it brings is not in the log" if untold else f"; {gain_text(gain)}"
     present = cap if case.arg("max_running_requests") is None else None
     out = act(case, "Raise the running cap", flags.CAP, want, effect.lstrip("; "), present)
     for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
@@ -273,7 +306,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
         if isinstance(graph, int) and graph < want:
             out += act(case, "Capture graphs up to the new batch size", flag, want)
             break
-    if not gains(gain):
+    if gain is not None and gain.high < _WORTH_TRYING:
         return room or act(case, "Add a replica or send less load: a higher cap gains nothing")
     return out + room
 

@@ -6,6 +6,7 @@ import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Action, Finding, Severity
+from loganalyze.rules.admission.candidates import held_back
 from loganalyze.rules.admission.starved import (
     in_pool,
     need_evidence,
@@ -99,7 +100,7 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("no queue without one of the usual causes")
     worst = found[0]
-    causes = _candidates(case)
+    causes = held_back(case)
     late = worst.average(waits_for_images)
     if late >= limits["min_queue"]:
         causes = [(f"{late:.0f} wait for their images", _encoder(case)), *causes]
@@ -112,6 +113,9 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         stands = f": {running[0]:,} run in every decode line" if still else ""
         unknown = "the log prints no max_running_requests="
         rival = f"the running cap (RUN001){stands}; {unknown}; or {rival}"
+    if not any(rank.lines["prefill"].any() for rank in case.ranks):
+        rival += "; or a batch that is full until a request finishes (ADM002): the log has no "
+        rival += "prefill lines, which would show it"
     return Finding(
         summary="Requests wait although KV"
         + (", running cap and prefill leave room " if cap_known else " and prefill leave room ")
@@ -151,60 +155,3 @@ def _encoder(case: Case) -> list[Action]:
         "Look at the encoder (its server, its batch, the image cache): it gets images ready more "
         "slowly than requests come",
     )
-
-
-def _candidates(case: Case) -> list[tuple[str, list[Action]]]:
-    """Return what the server arguments leave as causes, with what to do about each."""
-    out: list[tuple[str, list[Action]]] = []
-    if case.arg("enable_lora") or case.arg("lora_paths"):
-        now = case.arg("max_loras_per_batch")
-        want = now * 2 if isinstance(now, int) else "higher"
-        out.append(
-            (
-                "LoRA adapters per batch",
-                act(case, "Let more adapters into a batch", "max-loras-per-batch", want),
-            )
-        )
-    if case.arg("enable_prefill_delayer"):
-        out.append(
-            (
-                "the prefill delayer",
-                act(case, "Test without the prefill delayer", "enable-prefill-delayer", False),
-            )
-        )
-    rounds = case.arg("prefill_decode_interval")
-    if isinstance(rounds, int) and rounds > 0:
-        out.append(
-            (
-                f"the decode rounds between prefills ({rounds})",
-                act(
-                    case,
-                    "Prefill more often: --prefill-decode-interval holds prefills back for "
-                    f"{rounds} decode rounds",
-                ),
-            )
-        )
-    if isinstance(case.arg("prefill_max_requests"), int):
-        out.append(
-            (
-                "the limit on requests in a prefill",
-                act(case, "Let more requests into a prefill", "prefill-max-requests", "higher"),
-            )
-        )
-    if case.arg("hicache_storage_backend"):
-        out.append(
-            (
-                "prefixes still being loaded from storage",
-                act(case, "Check the latency of the storage behind the hierarchical cache"),
-            )
-        )
-    if case.arg("schedule_policy") in ("routing-key", "priority") or case.arg(
-        "enable_priority_scheduling"
-    ):
-        out.append(
-            (
-                "the scheduling policy",
-                act(case, "Test with first come, first served", "schedule-policy", "fcfs"),
-            )
-        )
-    return out
