@@ -28,6 +28,7 @@ from loganalyze.timeline import GAP_S, as_float
 DECISION_ORDER = (
     "CRS001",
     "HNG001",
+    "ERR001",
     "RUN001",
     "SWA001",
     "MAM001",
@@ -107,10 +108,48 @@ _ADMITTED = 5
 _APART_SHARE = 0.1
 
 
+#: Causes that stay first however short they are: the process is gone, or stands still.
+_FATAL = frozenset({"CRS001", "HNG001"})
+
+#: A cause goes before another that the order names first if it held so many times as long, at
+#: another time or meanwhile.
+_LONGER_APART, _LONGER_MEANWHILE = 2.0, 10.0
+
+
 def findings(outcomes: Iterable[Outcome]) -> list[Finding]:
-    """Return all findings, worst first, each symptom marked with the cause that explains it."""
+    """Return all findings, worst first, each symptom marked with the cause that explains it.
+
+    Among equals in severity the order of causes counts, but a short spell of one does not go
+    before a long one of another: the order tells causes of the same queue apart.
+    """
     found = [o.finding for o in outcomes if o.finding]
-    return sorted((_nested(one, found) for one in found), key=_rank)
+    ranked = sorted((_nested(one, found) for one in found), key=_rank)
+    if not ranked:
+        return []
+    first = ranked[0]
+    for other in ranked[1:]:
+        if _rank(other)[:2] == _rank(first)[:2] and _more_harm(other, first):
+            first = other
+    return [first, *(one for one in ranked if one is not first)]
+
+
+def _more_harm(one: Finding, first: Finding) -> bool:
+    """Whether a cause held so much longer than one that the order names first."""
+    if first.code in _FATAL or one.session != first.session:
+        return False
+    held, other = _held_s(one), _held_s(first)
+    apart = _together(first, one) <= _APART_SHARE
+    return held > (_LONGER_APART if apart else _LONGER_MEANWHILE) * other
+
+
+def _held_s(one: Finding) -> float:
+    """Return the seconds in which a finding held on any rank; 0 without stamps."""
+    total, until = 0.0, None
+    for start, end in sorted((e.start, e.end) for e in one.episodes if e.start and e.end):
+        begin = start if until is None else max(start, until)
+        total += max(0.0, (end - begin).total_seconds())
+        until = end if until is None else max(end, until)
+    return total
 
 
 def _rank(one: Finding) -> tuple[bool, int, int, int]:
@@ -184,8 +223,7 @@ def conclude(
 ) -> Verdict:
     """Return the verdict: the worst cause, or why there is none.
 
-    The primary finding is the worst by severity, then by `DECISION_ORDER`, among those that no
-    other finding explains.
+    The primary finding is the first of `findings` that no other finding explains.
     """
     causes = [
         f for f in findings(outcomes) if f.severity >= Severity.WARNING and not f.explained_by
@@ -254,7 +292,7 @@ def _headline(
 ) -> str:
     claim, _, detail = primary.summary.rstrip(".").partition("; ")
     said = "; ".join(part for part in (claim, cost, detail) if part)
-    if primary.confidence == "low" and not own.judged:
+    if primary.confidence == "low" and not own.judged and own.length:
         said = f"{said} (low confidence: {own.length} cannot show how long this lasted)"
     if primary.code in _PROFILE_WORDS:
         said = f"{said}; {_PROFILE_WORDS[primary.code][profile]}"

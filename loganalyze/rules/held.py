@@ -297,6 +297,22 @@ def shown(
     return Evidence(label, value, unit, where[0], where[1], formula=formula)
 
 
+def spells_of(rows: pl.DataFrame, join_s: float) -> list[Episode]:
+    """Return the spells of some records, by line: those whose stamps lie further apart are two."""
+    apart = pl.col("time").diff().dt.total_seconds() > join_s
+    spells = rows.group_by(apart.fill_null(False).cum_sum().alias("_n"), maintain_order=True).agg(
+        pl.col("time").first().alias("start"),
+        pl.col("time").last().alias("end"),
+        pl.col("line_no").first().alias("first"),
+        pl.col("line_no").last().alias("last"),
+        pl.col("source").first(),
+    )
+    return [
+        Episode(r["start"], r["end"], r["first"], r["last"], None, r["source"])
+        for r in spells.iter_rows(named=True)
+    ]
+
+
 def config_line(case: Case, line: int | None) -> tuple[str | None, int | None]:
     """Return where a start-up value was printed."""
     return (case.signals.session.source, line) if line is not None else (None, None)

@@ -447,6 +447,16 @@ def _state_slots() -> dict[str, str]:
     return _one(w)
 
 
+def _failed_requests() -> dict[str, str]:
+    w = Writer(pool=400_000)
+    for i in range(120):
+        w.prefill(1, 300, 19, usage=0.1)
+        w.decode(20, 40_000 + 50 * (i % 5))
+        status = "500 Internal Server Error" if i % 4 == 3 else "200 OK"
+        w.raw(f'INFO:     127.0.0.1:5{i:04d} - "POST /v1/chat/completions HTTP/1.1" {status}')
+    return _one(w)
+
+
 def _pd_decode() -> dict[str, str]:
     w = Writer(disaggregation_mode="decode")
     for transfer, waiting, held in ((2, 40, 90_000), (12, 0, 30_000)):
@@ -557,6 +567,7 @@ PLANTED = (
     Planted("backlogs of a PD decode server", ("PDD001", "PDD002"), _pd_decode),
     Planted("a PD prefill server that waits", ("PDP001",), _pd_prefill),
     Planted("KV transfers that fail", ("PDT001",), _failed_transfers),
+    Planted("requests answered with errors", ("ERR001",), _failed_requests),
     Planted("a KV leak", ("KV010",), _leak),
     Planted("a request larger than the pool", ("KV009",), _oversized),
     Planted("shared prefixes in a full pool", ("KV002",), _shared_prefixes),

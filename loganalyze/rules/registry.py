@@ -123,7 +123,9 @@ class Case:
 
     @property
     def length(self) -> str:
-        """How much log there is, in words."""
+        """How much log there is, in words; empty without statistics lines."""
+        if not self.ranks:
+            return ""
         lines = f"{self.signals.n_lines:,} statistics line" + "s" * (self.signals.n_lines != 1)
         clocks = {rank.clock for rank in self.ranks}
         if "none" in clocks or not clocks:

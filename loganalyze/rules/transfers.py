@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.model import Action, Episode, Finding, Severity
-from loganalyze.rules.held import act, shown
+from loganalyze.model import Action, Finding, Severity
+from loganalyze.rules.held import act, shown, spells_of
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 
 #: What to do about the reason of most failures; see `transfer_failed` in event.toml.
@@ -69,7 +69,7 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
     n = f"{rows.height:,} request" + "s" * (rows.height != 1)
     why = ", ".join(f"{reason} {count}" for reason, count in reasons[:3])
     since = f" from {first['time']:%H:%M:%S}" if first["time"] else ""
-    episodes = _episodes(rows)
+    episodes = spells_of(rows, _JOIN_S)
     spells = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
     return Finding(
         summary=f"The KV transfer of {n} failed{since}{spells}: {why}",
@@ -103,22 +103,6 @@ def _first_of(rows: pl.DataFrame, step: str) -> tuple[str, int]:
     phase, name = step.split(" ")
     row = rows.filter((pl.col("phase") == phase) & (pl.col("step") == name)).row(0, named=True)
     return row["source"], row["line_no"]
-
-
-def _episodes(rows: pl.DataFrame) -> list[Episode]:
-    """Return the spells of failures, by the distance of their stamps."""
-    apart = pl.col("time").diff().dt.total_seconds() > _JOIN_S
-    spells = rows.group_by(apart.fill_null(False).cum_sum().alias("_n"), maintain_order=True).agg(
-        pl.col("time").first().alias("start"),
-        pl.col("time").last().alias("end"),
-        pl.col("line_no").first().alias("first"),
-        pl.col("line_no").last().alias("last"),
-        pl.col("source").first(),
-    )
-    return [
-        Episode(r["start"], r["end"], r["first"], r["last"], None, r["source"])
-        for r in spells.iter_rows(named=True)
-    ]
 
 
 def _actions(case: Case, reasons: list[tuple[str, int]]) -> list[Action]:

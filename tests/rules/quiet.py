@@ -401,3 +401,18 @@ def lbl001():
     steady(busy, 150, 30, 95_000, queue=20)
     steady(spare, 150, 22, 65_000)
     return _lines(busy, spare)
+
+
+def err001():
+    """Four requests of 400 were answered with 500, and health checks with 503; five are told."""
+    w = Writer(pool=400_000)
+    for i in range(400):
+        w.prefill(1, 300, 19, usage=0.1)
+        w.decode(20, 40_000)
+        if i % 100 == 50:
+            w.line(
+                'INFO:     127.0.0.1:50000 - "POST /generate HTTP/1.1" 500 Internal Server Error'
+            )
+        if i % 20 == 7:
+            w.raw('INFO:     127.0.0.1:50001 - "GET /health HTTP/1.1" 503 Service Unavailable')
+    return _lines(w)

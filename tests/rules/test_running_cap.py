@@ -75,3 +75,13 @@ def test_it_is_the_highest_count_that_they_stand_at(running, named):
         for second in range(90)
     ]
     assert (outcomes(text(lines))["RUN001"].finding is not None) == named
+
+
+def test_a_request_that_waits_for_a_step_at_times_shows_no_cap():
+    """Every other line shows one waiting: 32 run because 32 clients ask."""
+    lines = []
+    for second in range(90):
+        if second % 3 == 2:
+            lines.append(prefill(second, 30, 0))
+        lines.append(decode(second, 32, 20_000, second % 2))
+    assert outcomes(text(lines))["RUN001"].finding is None

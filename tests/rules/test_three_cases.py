@@ -16,6 +16,7 @@ UNSTAMPED = text(decode(usage=[0.5] * 40, stamps=False))
 
 #: What a rule without `needs`, or with needs that a log always has, cannot tell from.
 CANNOT_TELL = {
+    "KV004": text(capacity()),
     "KV007": EXCERPT,
     "KV008": EXCERPT,
     "KV009": EXCERPT,
@@ -36,6 +37,7 @@ CANNOT_TELL = {
     "LNG001": EXCERPT,
     "LBL001": EXCERPT,
     "PDT001": EXCERPT,
+    "ERR001": EXCERPT,
     "PDD001": text(decode(usage=[0.5] * 40)),
 }
 

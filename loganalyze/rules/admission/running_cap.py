@@ -39,6 +39,9 @@ _FEWEST_ROWS, _ENOUGH_ROWS = 10, 20
 #: moved, the log does not tell what more of them would cost.
 _WORTH_TRYING = 1.05
 
+#: From the first line with a queue to the last, so many decode lines must have one.
+_WAITS_SHARE = 0.75
+
 #: So often must new requests have taken the places of others.
 _TAKEN_OVER = 3
 
@@ -250,6 +253,11 @@ def _inferred_cap(case: Case, rank: Rank, limits: Limits) -> int | None:
     decode = rows.filter("decode")
     if rows.height < _FEWEST_ROWS or not decode.height:
         return None
+    span = rank.lines.filter(
+        "decode", pl.col("row").is_between(pl.lit(rows["row"][0]), pl.lit(rows["row"][-1]))
+    )
+    if decode.height < _WAITS_SHARE * span.height:  # a request waits for a step or two at times
+        return None
     top = int(as_float(decode["running"].max(), 0.0))
     still = decode.filter(pl.col("running") == top)
     # Running requests that stand still in a full pool stand at what fits.
@@ -268,8 +276,9 @@ def _taken_over(case: Case, rank: Rank, still: pl.DataFrame, top: int) -> bool:
     started = rank.lines.filter((pl.col("new_seq") > 0) & (pl.col("running") == top)).height
     token = pl.coalesce("token", "full_token", "gpu_token")
     fell = as_float(still.select((token.diff() < 0).sum()).item(), 0.0)
-    # A PD decode server prints no prefill lines, and lets nothing wait but for a place.
-    return case.signals.session.role == "decode" or max(started, fell) >= _TAKEN_OVER
+    # A PD decode server prints no prefill lines, and lets nothing wait there but for a place.
+    queued = case.signals.session.role == "decode" and bool((still["queue_req"] > 0).all())
+    return queued or max(started, fell) >= _TAKEN_OVER
 
 
 def _top(case: Case, rank: Rank) -> int:

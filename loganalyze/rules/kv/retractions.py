@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
@@ -18,20 +20,20 @@ from loganalyze.rules.held import (
     seconds,
     shown,
     spell,
+    spells_of,
     sum_of,
     whole,
 )
 from loganalyze.rules.kv.room import left_over_memory
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.signals import Rank
-from loganalyze.timeline import as_float
+from loganalyze.timeline import as_float, retractions
 
 
 @rule(
     "KV004",
     "retraction-storm",
     severity=Severity.CRITICAL,
-    needs=("running_req",),
     limits={
         "per_minute": Limit(
             6.0, "requests", "retracted requests in 60 s; SGLang's guide accepts about 1"
@@ -65,6 +67,10 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     Source:
         ScheduleBatch.retract_decode; SGLang docs, "Hyperparameter Tuning".
     """
+    if not case.ranks:
+        return _without_statistics(case, limits)
+    if case.signals.servers > 1:
+        raise NotApplicable(case.doubt)
     together = sum_of(case.ranks, "retracted")
 
     def judge(rank: Rank) -> list[Span]:
@@ -113,6 +119,48 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
         severity=grade,
         confidence=confidence(case, found),
         competing="KV001 is the usual cause" if "KV001" in case.earlier else "",
+    )
+
+
+def _without_statistics(case: Case, limits: Limits) -> Finding | Clear:
+    """Judge a log of retractions alone, as another node or a higher log level leaves it."""
+    events = retractions(case.data, None).drop_nulls("time").sort("time")
+    lost = pl.col("num_retracted_reqs").fill_null(1)
+    many = events.with_columns(n=lost.rolling_sum_by("time", "60s")).filter(
+        pl.col("n") >= limits["per_minute"]
+    )
+    if not many.height:
+        raise NotApplicable("it has no decode or prefill line")
+    start = many["time"][0] - timedelta(seconds=60)
+    spell_of = events.filter(pl.col("time").is_between(start, many["time"][-1]))
+    episodes = spells_of(spell_of, limits["join_s"])
+    length = sum(one.duration_s for one in episodes)
+    total = int(spell_of.select(lost.sum()).item())
+    if length < limits["report_s"]:
+        raise NotApplicable("it has no decode or prefill line")
+    first = spell_of.row(0, named=True)
+    return Finding(
+        summary=f"{total} requests thrown back to the queue, {60 * total / length:.1f} a minute, "
+        f"for {duration(length)} from {first['time']:%H:%M:%S}: the KV pool was full while "
+        "decoding; there are no statistics lines to tell what that wastes",
+        episodes=episodes,
+        evidence=[
+            shown(
+                "retracted requests",
+                total,
+                "requests",
+                (first["source"], first["line_no"]),
+                "sum of #retracted_reqs in the episodes",
+            )
+        ],
+        actions=act(
+            case,
+            "Look at the log that has the statistics lines (of the first node, at --log-level "
+            "info), then give the KV pool more room",
+        ),
+        severity=Severity.WARNING,
+        confidence="low",
+        competing="",
     )
 
 

@@ -21,7 +21,7 @@ from loganalyze.rules.registry import Case, Clear, Limits, NotApplicable, durati
     "CRS001",
     "crash-or-restart",
     severity=Severity.CRITICAL,
-    explains=("HNG001", "WRM001", "DRN001"),
+    explains=("HNG001", "ERR001", "WRM001", "DRN001"),
     after=("HNG001",),
 )
 def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
