@@ -48,6 +48,10 @@ _RANK = re.compile(r"(?<=[ \[])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
 #: Ranks in a bracket without a stamp, as a logger of one's own prints them.
 _RANK_TAG = re.compile(r"\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
+#: SGLang's own tag of a line whose stamp was cut off, as issues quote it.
+_RANKS_ALONE = re.compile(r"\s*\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+ ?)+\]\s*")
+#: A level and a logger's name behind SGLang's own stamp.
+_LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)(?: [\w.]{1,60})?:? +")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
 _ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
 _ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
@@ -293,9 +297,10 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     mark = own or GPU.search(text, pos)
     rest = text[pos : mark.start()] if mark else text[pos:]
     between = text[own.end() :] if own else ""
-    if rest and not found.take_shape(rest, delimited=mark is None):
+    bare = mark is None and (not rest.strip() or _RANKS_ALONE.fullmatch(rest) is not None)
+    if rest and not bare and not found.take_shape(rest, delimited=mark is None):
         return None
-    if between and not found.take_shape(between, delimited=True):
+    if between and not _LEVEL.fullmatch(between) and not found.take_shape(between, delimited=True):
         return None
     _read_stamps(found, rest, own, after, after_at)
     if own is not None:
@@ -305,7 +310,7 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     elif tags := list(_RANK_TAG.finditer(text, pos)):
         found.take_ranks(*tags[-1].span())
     stamp = found.values.get("stamp")
-    if mark is None and not rest.strip():
+    if bare:
         found.chain.append(BARE)
     return Prefix(
         spans=tuple(sorted(found.spans)),

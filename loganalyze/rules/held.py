@@ -375,9 +375,10 @@ def act(
     if flag is None:
         return [Action(text, None, None, None, effect)]
     session = case.signals.session
-    if not flags.available(flag, session.release_range, session.config.args):
-        return []
     name = flags.lookup(flag).name
+    known = flags.available(flag, session.release_range, session.config.args)
+    if not (known or _named_by_server(case, name)):
+        return []
     present, proposed, each = _as_given(case, name, present, proposed)
     effect = "; ".join(filter(None, (effect, each)))
     limit = memory_limit(case) if name == MEMORY_FRACTION else None
@@ -391,6 +392,13 @@ def act(
     if present is not None and present == proposed:
         return []
     return [Action(text, f"--{name}", present, proposed, effect)]
+
+
+def _named_by_server(case: Case, name: str) -> bool:
+    """Whether an error of this session names a flag: then its release has it."""
+    said = pl.concat_str("message", "traceback", separator=" ", ignore_nulls=True)
+    errors = case.data.event.filter(pl.col("kind").is_in(["exception", "traceback", "error"]))
+    return bool(errors.select(said.str.contains(rf"--{name}\b").any()).item())
 
 
 #: The flag that a death out of GPU memory bounds.

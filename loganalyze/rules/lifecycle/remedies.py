@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from loganalyze import fatal
@@ -23,7 +24,11 @@ def after_crash(case: Case, cause: str, row: dict[str, Any] | None) -> list[Acti
         "collective": see_the_ranks,
     }.get(cause)
     if advice is not None:
-        return advice(case, row or {})
+        actions = advice(case, row or {})
+        for first in actions[:1]:  # what stood before it may not be in this release
+            text = first.text.removeprefix("Or ")
+            actions[0] = replace(first, text=text[0].upper() + text[1:])
+        return actions
     return act(
         case,
         {

@@ -70,7 +70,14 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         and not others_busy(case, rank, gap.start_s, gap.end_s)
     ]
     found = [(rank, gap) for rank, gap in found if _went_on(rank, gap.before)]
-    silences, found = found, [pair for pair in found if _was_felt(pair[0], pair[1].before)]
+    silences, found = (
+        found,
+        [
+            (rank, gap)
+            for rank, gap in found
+            if _was_felt(rank, gap) or _was_compiling(case, rank, gap)
+        ],
+    )
     tail = _silent_end(case, limits)
     if silences and not found and not said.height and tail is None:
         return Clear(
@@ -180,12 +187,19 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
     )
 
 
-def _was_felt(rank: Rank, before: int) -> bool:
+def _was_compiling(case: Case, rank: Rank, gap: Gap) -> bool:
+    """Whether kernels were compiled in a silence."""
+    before, after = (rank.lines.row(row, named=True) for row in (gap.before, gap.before + 1))
+    return bool(_compiled(case, before, after))
+
+
+def _was_felt(rank: Rank, gap: Gap) -> bool:
     """Whether the first decode throughput after a silence can include it; so if not printed.
 
     It is the mean since the decode line before, so a real silence pulls it down.
     """
     values = pl.col("gen_throughput").filter(pl.col("decode"))
+    before = gap.before
     earlier = as_float(rank.lines[max(0, before - 20) : before + 1].select(values.median()).item())
     later = rank.lines[before + 1 : before + 100].select(values.drop_nulls().first()).item()
     return earlier is None or later is None or bool(later < earlier / 2)
