@@ -171,6 +171,8 @@ class _Quotes:
 
     def public(self, line: str) -> str | None:
         """Return what may be shown of a line, or None."""
-        ends = [line.find(word) for word in _PRIVATE if word in line]
-        shown = line[: min(ends, default=len(line))].strip()[:_QUOTE_CHARS]
-        return self._redactor.line(shown) or None
+        end, word = min(
+            ((line.find(w), w) for w in _PRIVATE if w in line), default=(len(line), "")
+        )
+        shown = self._redactor.line(line[:end].strip()[:_QUOTE_CHARS])
+        return f"{shown} {word.strip()} …".lstrip() if word else shown or None

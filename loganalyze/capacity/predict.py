@@ -453,7 +453,8 @@ def _limit(rows: pl.DataFrame) -> tuple[float, Limit, str]:
             pool = "the sliding-window KV pool"
         elif share(pl.col("bound") & pl.col("reserved")) > bound / 2:
             pool = "the KV pool, most of it kept for what running requests may still write"
-        return bound, "pool", f"{pool}: requests waited for it on {bound:.0%} of the settled lines"
+        often = f"requests waited for it on {bound:.0%} of the lines after warm-up"
+        return bound, "pool", f"{pool}: {often}"
     if share(pl.col("state_full") & waits) >= _OFTEN:
         return bound, "states", "the Mamba state slots: KV tokens do not help"
     if share(pl.col("at_cap") & waits) >= _OFTEN:

@@ -420,7 +420,7 @@ def _tokens_per_req(session: Session | None, given: Given) -> tuple[float | None
         return None, ""
     lines = f" (lines {capacity.lines[0]} to {capacity.lines[1]})" if capacity.lines else ""
     return capacity.tokens_per_req, (
-        f"sum of #token / sum of #running-req over the settled decode lines{lines}: what a "
+        f"sum of #token / sum of #running-req over the decode lines after warm-up{lines}: what a "
         "request holds at a moment. It is not the mean length of finished requests: long ones "
         "are seen more often"
     )

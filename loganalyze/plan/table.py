@@ -358,7 +358,8 @@ def _step_words(now: Server, gain: Estimate) -> str:
         )
     return (
         f"step = {model.t0_s * 1e3:.1f} ms + {model.a_s * 1e3:.3f} ms x running + "
-        f"{model.b_s * 1e6:.4f} us x tokens ({model.n_lines} lines): every settled line rescaled, "
+        f"{model.b_s * 1e6:.4f} us x tokens ({model.n_lines} lines): every line after warm-up "
+        "rescaled, "
         f"sum of requests / sum of steps = x {gain.mid:.2f} [{gain.low:.2f} to {gain.high:.2f}]"
     )
 
@@ -390,7 +391,7 @@ def notes(now: Server, wish: Wish) -> tuple[str, ...]:
     if work and now.load is None:
         said.append("no time can be given: no log tells the present speed")
     elif wish.remaining_requests and now.load and now.load.completed_per_s is None:
-        said.append("no time can be given: no request finished within the settled lines")
+        said.append("no time can be given: no request finished after warm-up")
     for cell in now.cells:
         if cell.state_bytes:
             said.append(f"one state slot: {cell.state_formula} = {cell.state_bytes:,} bytes")

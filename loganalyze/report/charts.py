@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -133,7 +134,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A level worth knowing in one panel: over the whole width, or from x0 to x1."""
+    """A level worth knowing in one panel: over the whole width, or from x0 to x1.
+
+    `label` is empty where that of a level just above says it too.
+    """
 
     panel: str
     label: str
@@ -146,10 +150,12 @@ class Reference:
 class Lane:
     """A row above the panels: the episodes of one rule, or the moments of one event.
 
-    `findings` has the index of each span's finding; it is empty for events.
+    `findings` has the index of each span's finding; it is empty for events. `label` is short
+    (a code), `name` the same in words.
     """
 
     label: str
+    name: str
     severity: str
     findings: Sequence[int]
     spans: Sequence[tuple[float, float]]
@@ -229,7 +235,7 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     drawn = [coarsen(s, factor) for s in report.series if s.x and bool(s.start) == by_time]
     if not drawn or sum(len(s.x) for s in drawn) < 2:
         return None
-    keys = list(dict.fromkeys((s.source, s.rank) for s in drawn))
+    keys = sorted({(s.source, s.rank) for s in drawn}, key=_in_order)
     shown = _choose(keys, drawn, report)
     hidden = [k for k in keys if k not in shown][: MAX_SWITCHED - len(shown)]
     listed = [k for k in keys if k in shown or k in hidden]
@@ -252,6 +258,7 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     references = list(_references(report, curves, by_time, x0, x1)) if len(lines) else []
     panels = [p for p in present if p.id not in zero or p.id == "usage"]
     tops = {p.id: _top(p, curves, references) for p in panels}
+    references = [r for r in references if r.panel in tops and r.y <= tops[r.panel]]
     return Timeline(
         by_time=by_time,
         x0=x0,
@@ -263,7 +270,7 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
         flat=[p for p in present if p not in panels],
         tops=tops,
         curves=[c for c in curves if c.panel in tops],
-        references=[r for r in references if r.panel in tops and r.y <= tops[r.panel]],
+        references=[r for p in panels for r in _labelled(references, p.id, tops[p.id], x0, x1)],
         lanes=_lanes(report, by_time, x0, x1),
         restarts=list(_restarts(report, drawn, by_time)),
         gaps=sorted(
@@ -302,17 +309,23 @@ def _value(value: float | None) -> float:
     return value
 
 
+def _in_order(key: tuple[str, str | None]) -> list[tuple[int, str]]:
+    """Return what sorts ranks by their numbers: DP2 before DP10."""
+    parts = re.findall(r"\d+|\D+", f"{key[0]} {key[1] or ''}")
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
+
+
 def _choose(
     keys: Sequence[tuple[str, str | None]], drawn: Sequence[Series], report: Report
 ) -> list[tuple[str, str | None]]:
-    """Return the lines to draw, in log order: all, or those that stand out."""
+    """Return the lines to draw, in order: all, or those that stand out, highest and lowest."""
     if len(keys) <= MAX_LINES:
         return list(keys)
     level = _levels(drawn)
     named = [k for k in keys if _named(k, report)]
     order = sorted(keys, key=lambda k: (-level.get(k, 0.0), keys.index(k)))
     ends = [k for pair in zip(order, reversed(order), strict=True) for k in pair]
-    chosen = list(dict.fromkeys([*named[:MAX_LINES], *ends]))[:MAX_LINES]
+    chosen = list(dict.fromkeys([*named[: MAX_LINES - 2], *ends]))[:MAX_LINES]
     return [k for k in keys if k in chosen]
 
 
@@ -508,6 +521,35 @@ def _references(
         yield Reference("running", label, y, left, right)
 
 
+#: What a label of a level takes of its panel's height.
+LABEL_HEIGHT = 0.16
+
+
+def _labelled(
+    references: Sequence[Reference], panel: str, top: float, x0: float, x1: float
+) -> list[Reference]:
+    """Return the levels of a panel; those too near for a label each share that of the highest.
+
+    It names them from top to bottom, as the lines stand.
+    """
+    own = [r for r in references if r.panel == panel]
+    ends = [(x0 if r.x0 is None else r.x0, x1 if r.x1 is None else r.x1) for r in own]
+    labels: dict[int, list[str]] = {}
+    for i in sorted(range(len(own)), key=lambda i: -own[i].y):
+        host = next(
+            (
+                j
+                for j in labels
+                if own[j].y - own[i].y < LABEL_HEIGHT * top
+                and ends[j][0] < ends[i][1]
+                and ends[i][0] < ends[j][1]
+            ),
+            i,
+        )
+        labels.setdefault(host, []).append(own[i].label)
+    return [replace(r, label=", ".join(labels.get(i, ()))) for i, r in enumerate(own)]
+
+
 def _top(panel: Panel, curves: Sequence[Curve], references: Sequence[Reference]) -> float:
     """Return the top of a panel's axis: 1 for usage, else a round number above all."""
     if panel.id == "usage":
@@ -537,6 +579,7 @@ def _lanes(report: Report, by_time: bool, x0: float, x1: float) -> list[Lane]:
             shade = f.severity >= Severity.WARNING and f.explained_by is None
             lanes[f.code] = Lane(
                 label=words.shorten(f.code, 8),
+                name=words.shorten(f"{f.code} {f.name}".strip(), 40),
                 severity=known.severity if known else str(f.severity),
                 findings=[*(known.findings if known else ()), *[i] * len(inside)],
                 spans=[*(known.spans if known else ()), *inside],
@@ -547,7 +590,9 @@ def _lanes(report: Report, by_time: bool, x0: float, x1: float) -> list[Lane]:
         times = [ms(t) for e in report.events if e.kind == kind for t in e.times]
         moments = [(t, t) for t in sorted(times) if by_time and x0 <= t <= x1]
         if moments and len(events) < MAX_EVENT_LANES:
-            events.append(Lane(words.shorten(_SHORT.get(kind, kind), 20), "event", (), moments))
+            label = words.shorten(_SHORT.get(kind, kind), 20)
+            name = words.shorten(words.EVENTS.get(kind, kind.replace("_", " ")), 60)
+            events.append(Lane(label, name, "event", (), moments))
     return [*lanes.values(), *events]
 
 

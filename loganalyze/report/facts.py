@@ -33,7 +33,7 @@ STATUS_WORDS: Mapping[str, str] = {
 #: What a status word promises, for readers who see it for the first time.
 STATUS_MEANING: Mapping[str, str] = {
     "saturated": "A memory pool was full while requests waited for it.",
-    "degraded": "Something other than a full pool slowed this server.",
+    "degraded": "Something other than a full memory pool slowed or stopped this server.",
     "healthy": "No check found anything that slows this server.",
     "undetermined": "The log holds too little to judge.",
 }
@@ -240,7 +240,7 @@ def _capacity_numbers(c: Capacity) -> Iterator[KeyNumber]:
         yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
-        yield KeyNumber("per running request", rate, "token/s", "while decoding")
+        yield KeyNumber("rate per request", rate, "token/s", "while decoding")
 
 
 def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:
@@ -248,14 +248,24 @@ def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:
     stamped = [(charts.ms(e.start), charts.ms(e.end)) for e in f.episodes if e.start and e.end]
     spans = charts.merge([(a, max(a, b)) for a, b in stamped], 0)
     seconds = sum(b - a for a, b in spans) / 1_000
-    total = sum((s.end - s.start).total_seconds() for s in sessions if s.start and s.end)
     if seconds:
-        share = ""
-        if total > 0:
-            part = seconds / total
-            share = f"{_percent(part) if part >= 0.005 else _UNDER} of the log, "
-        note = share + words.plural(len(spans), "spell")
+        note = _share(f, seconds, sessions) + words.plural(len(spans), "spell")
         yield KeyNumber(f"time in {f.code}", words.duration(seconds), "", note)
+
+
+def _share(f: Finding, seconds: float, sessions: Sequence[Session]) -> str:
+    """Say which share of its session's time a finding held, as its claim does.
+
+    Empty where it did not hold within one session: a server that is down is in none.
+    """
+    own = next((s for s in sessions if s.id == f.session), None)
+    if own is None or own.start is None or own.end is None or own.end <= own.start:
+        return ""
+    if not all(e.start and e.end and own.start <= e.start <= e.end <= own.end for e in f.episodes):
+        return ""
+    part = seconds / (own.end - own.start).total_seconds()
+    whole = f"session {own.id}" if len(sessions) > 1 else "the log"
+    return f"{_percent(part) if part >= 0.005 else _UNDER} of {whole}, "
 
 
 _UNDER = "under 1\u00a0%"
@@ -370,7 +380,7 @@ def capacity_rows(s: Session) -> Iterator[Row]:
     span = words.place(s.source, *c.lines) if c.lines else ""
     each = words.number(round(c.tokens_per_req, 1)) if c.tokens_per_req is not None else ""
     if c.kv_tokens is not None:
-        inferred = "inferred: median of #token / token usage"
+        inferred = "worked out: median of #token / token usage"
         origin = "printed at start-up" if c.kv_tokens_source == "log" else inferred
         yield Row("KV pool", f"{c.kv_tokens:,} tokens a rank", origin, pool_line)
     if c.pool_gib is not None:
@@ -381,13 +391,13 @@ def capacity_rows(s: Session) -> Iterator[Row]:
         value = f"{round(c.bytes_per_token):,} bytes a rank"
         yield Row("KV bytes per token", value, "pool size / pool tokens", "")
     if each:
-        formula = "sum of #token / sum of #running-req over settled decode lines"
+        formula = "sum of #token / sum of #running-req over the decode lines after warm-up"
         yield Row("KV tokens held per running request", f"{each} tokens", formula, span)
     if c.requests_fit is not None:
         formula = f"{words.number(c.kv_tokens)} tokens / {each or '?'} tokens, rounded down"
         yield Row("requests that fit", f"{c.requests_fit:,}", formula, "")
     if c.rate_per_req is not None:
-        formula = "gen throughput / #running-req over the same lines"
+        formula = "sum of gen throughput / sum of #running-req over the same lines"
         rate = words.number(c.rate_per_req, "token/s")
         yield Row("decode rate per running request", rate, formula, span)
     if c.max_running_req is not None:
@@ -412,9 +422,11 @@ def capacity_rows(s: Session) -> Iterator[Row]:
             f"{1e3 * m.a_s:.3g} ms × running",
             f"{1e6 * m.b_s:.3g} µs × tokens",
         )
-        fit = f"robust fit over {words.plural(m.n_lines, 'line')}, residual {m.residual_sd:.1%}"
-        unsure = f"not identified: {m.note or 'too little spread'}"
-        yield Row("decode step", " + ".join(parts), fit if m.identified else unsure, span)
+        fit = f"fitted to {words.plural(m.n_lines, 'line')}; usual error {m.residual_sd:.1%}"
+        unsure = f"cannot be told: {m.note or 'load and lengths hardly changed'}"
+        yield Row(
+            "time of a decode step", " + ".join(parts), fit if m.identified else unsure, span
+        )
 
 
 def lever_rows(now: Lever, levers: Sequence[Lever]) -> list[LeverRow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from loganalyze.model import Capacity, Report
 from loganalyze.report import charts
@@ -17,12 +18,25 @@ from loganalyze.report.charts import coarsen, ms, nice
 _FEWEST = 8
 
 
+#: Room that a character of a ceiling's label takes on a phone: a share of the width.
+_CHAR = 0.023
+
+
+class Ceiling(NamedTuple):
+    """A number of running requests that cannot be passed, and on which side its label stands."""
+
+    x: float
+    label: str
+    side: Literal["left", "right"]
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """Running requests against throughput: one point a bin, coloured by its time.
 
     `age` runs from 0 (first) to 1 (last). `model` is the fitted curve, where there is one.
-    Of several ranks it is the one that the verdict speaks of; `rank` names it.
+    Of several ranks it is the one that the verdict speaks of; `rank` names it. `passes`: at
+    times more ran than what fits at the usual length.
     """
 
     x: Sequence[float]
@@ -32,7 +46,8 @@ class Phase:
     first_line: Sequence[int]
     top_x: float
     top_y: float
-    ceilings: Sequence[tuple[float, str]]
+    ceilings: Sequence[Ceiling]
+    passes: bool
     model: Sequence[tuple[float, float]]
     at_ceiling: float | None
     rank: str = ""
@@ -63,11 +78,9 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
     fits = {s.id: s.capacity.requests_fit for s in report.sessions if s.id in used}
     levels = sorted({f for f in fits.values() if f and f <= 3 * peak})
     caps = {s.capacity.max_running_req for s in report.sessions if s.id in used}
-    ceilings = [(float(f), f"{f:,} fit") for f in levels[:4]]
-    ceilings += [
-        (float(c), f"cap {c:,}") for c in sorted(c for c in caps if c and c <= 1.5 * peak)
-    ]
-    top_x = nice(max([peak, *(c[0] for c in ceilings)]) * 1.04)
+    marks = [(float(f), f"{f:,} fit") for f in levels[:4]]
+    marks += [(float(c), f"cap {c:,}") for c in sorted(c for c in caps if c and c <= 1.5 * peak)]
+    top_x = nice(max([peak, *(x for x, _ in marks)]) * 1.04)
     near = [r for r in rows if (f := fits.get(r[4])) and r[0] >= 0.8 * f]
     known = [r for r in rows if fits.get(r[4])]
     model = _phase_model(report, top_x) if len(used) == 1 else []
@@ -79,11 +92,22 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
         first_line=[r[3] for r in rows],
         top_x=top_x,
         top_y=nice(max([*(r[1] for r in rows), 1e-9]) * 1.04),
-        ceilings=ceilings,
+        ceilings=_beside(sorted(marks), top_x),
+        passes=any(r[0] > f for r in rows if (f := fits.get(r[4]))),
         model=model,
         at_ceiling=len(near) / len(known) if known else None,
         rank=charts.rank_name(report, only) if only else "",
     )
+
+
+def _beside(marks: Sequence[tuple[float, str]], top_x: float) -> list[Ceiling]:
+    """Put each label right of its line, or left where it would leave the figure or meet a line."""
+    out = []
+    for x, label in marks:
+        end = x + _CHAR * len(label) * top_x
+        free = end <= top_x and not any(x < other < end for other, _ in marks)
+        out.append(Ceiling(x, label, "right" if free else "left"))
+    return out
 
 
 def _phase_model(report: Report, top_x: float) -> list[tuple[float, float]]:

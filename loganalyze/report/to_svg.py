@@ -22,6 +22,9 @@ _W, _H = 1_000, 200
 _LANE, _TITLE, _PANEL, _AXIS = 17, 24, 86, 34
 #: Bins of a curve at most, and points of a whole picture (eight bytes each).
 _BINS = 260
+#: Room that a character takes on a phone, the label of a restart, and the numbers of an axis:
+#: shares of the width.
+_CHAR, _RESTART, _TICKS = 0.019, 0.34, 0.11
 _POINTS = 6_500
 #: Up to here each line has its band; more bands would hide each other.
 _FEW = 3
@@ -150,9 +153,10 @@ def _lane(t: Timeline, lane: charts.Lane, y: int) -> Iterator[str]:
     bars = "".join(_bar(t, a, b, least, 4) for a, b in lane.spans)
     yield _stretched(y + 12, 4, 4, f'<path class="{lane.severity}" d="{bars}"/>')
     share = (lane.spans[0][0] - t.x0) / (t.x1 - t.x0)
-    shape = words.SHAPE.get(lane.severity, "|")
-    anchor, at = ("end", "100%") if share > 0.85 else ("", f"{100 * share:.2f}%")
-    yield _text(at, y + 9, f"{shape} {lane.label}", f"{lane.severity} lane", anchor)
+    said = f"{words.SHAPE.get(lane.severity, '|')} {lane.name}"
+    late = share + _CHAR * len(said) > 1
+    anchor, at = ("end", "100%") if late else ("", f"{100 * share:.2f}%")
+    yield _text(at, y + 9, said, f"{lane.severity} lane", anchor)
 
 
 def _shades(t: Timeline, y: int, height: int) -> Iterator[str]:
@@ -222,18 +226,16 @@ def _drawing(
 
 def _labels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
     """Write what the reference lines, restarts and silences are."""
-    for r in t.references:
-        if r.panel == panel.id:
-            at = max(y + (1 - r.y / top) * _PANEL - 3, y + 9)
-            right = "100%" if r.x1 is None else _percent(t, r.x1)
-            yield _text(right, at, r.label, "dim small halo", "end")
+    yield from _levels(t, panel, top, y)
     if panel is not t.panels[0]:
         return
-    last = -math.inf
+    free = -math.inf
     for x, label in t.restarts:
-        if t.x0 <= x <= t.x1 and x - last > 0.3 * (t.x1 - t.x0):
-            last = x
-            late = x > t.x0 + 0.8 * (t.x1 - t.x0)
+        share = (x - t.x0) / (t.x1 - t.x0)
+        late = share + _RESTART > 1
+        left = share - _RESTART if late else share
+        if 0 <= share <= 1 and left >= free:
+            free = left + _RESTART
             anchor, dx = ("end", -4) if late else ("", 4)
             yield _text(_percent(t, x), y + _PANEL - 5, label, "dim small halo", anchor, dx)
     for a, b in t.gaps:
@@ -241,6 +243,32 @@ def _labels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
             yield _text(
                 _percent(t, (a + b) / 2), y + _PANEL / 2, "no lines", "dim small", "middle"
             )
+
+
+def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
+    """Write what the reference lines are, the longest first, where no other label stands.
+
+    A label ends where its line does, or begins there where it would leave the figure, right of
+    the axis's numbers.
+    """
+    taken: list[tuple[float, float, float]] = []
+    named = [r for r in t.references if r.panel == panel.id and r.label]
+    ends = [(t.x0 if r.x0 is None else r.x0, t.x1 if r.x1 is None else r.x1) for r in named]
+    for i in sorted(range(len(named)), key=lambda i: ends[i][0] - ends[i][1]):
+        r, (a, b) = named[i], ends[i]
+        wide = _CHAR * len(r.label) * (t.x1 - t.x0)
+        early = b - wide < t.x0 + _TICKS * (t.x1 - t.x0)
+        left, right = (a, a + wide) if early else (b - wide, b)
+        if right > t.x1 or any(
+            left < d and c < right and abs(r.y - level) < charts.LABEL_HEIGHT * top
+            for c, d, level in taken
+        ):
+            continue
+        taken.append((left, right, r.y))
+        at = max(y + (1 - r.y / top) * _PANEL - 3, y + 9)
+        where, anchor = (_percent(t, a), "") if early else (_percent(t, b), "end")
+        beside = 36 if early and a < t.x0 + _TICKS * (t.x1 - t.x0) else 0
+        yield _text(where, at, r.label, "dim small halo", anchor, beside)
 
 
 def _note(t: Timeline, panel: Panel, curves: Sequence[Curve], y: int) -> Iterator[str]:
@@ -345,7 +373,7 @@ def phase_figure(p: Phase, label: str) -> Markup:
     grid = f"M0 0H{_W}M0 {_H // 2}H{_W}M0 {_H}H{_W}M{_W // 2} 0V{_H}M0 0V{_H}"
     shapes = [
         f'<path class="grid" d="{grid}"/>',
-        *(f'<path class="ref" d="M{round(_W * x / p.top_x)} 0V{_H}"/>' for x, _ in p.ceilings),
+        *(f'<path class="ref" d="M{round(_W * c.x / p.top_x)} 0V{_H}"/>' for c in p.ceilings),
     ]
     curve = [(round(_W * x / p.top_x), _y(y, p.top_y)) for x, y in p.model if y <= p.top_y]
     if curve:
@@ -362,10 +390,10 @@ def phase_figure(p: Phase, label: str) -> Markup:
     out = [_stretched(top, height, _H, "".join(shapes))]
     out.append(_text("0", 12, f"{words.number(p.top_y)} token/s", "dim small"))
     out.append(_text("2", top + height / 2 + 11, words.number(p.top_y / 2), "dim small halo"))
-    for i, (x, text) in enumerate(p.ceilings):
-        anchor, dx = ("end", -4) if x > 0.75 * p.top_x else ("", 4)
-        at = f"{100 * x / p.top_x:.2f}%"
-        out.append(_text(at, top + 14 + 14 * (i % 3), text, "small halo", anchor, dx))
+    for i, c in enumerate(p.ceilings):
+        anchor, dx = ("end", -4) if c.side == "left" else ("", 4)
+        at = f"{100 * c.x / p.top_x:.2f}%"
+        out.append(_text(at, top + 14 + 14 * (i % 3), c.label, "small halo", anchor, dx))
     out.append(_text("0", foot, "0", "dim small"))
     out.append(_text("50%", foot, words.number(p.top_x / 2), "dim small", "middle"))
     unit = f"{words.number(p.top_x)} running requests"

@@ -137,7 +137,9 @@ def seconds(found: Sequence[Held]) -> float:
 def spell(
     case: Case, found: Sequence[Held], counted: pl.Expr | None = None, of: str | None = None
 ) -> str:
-    """Say for how long and since when: `for 42.7 min (95 % of the log) from 11:31:52`.
+    """Say for how long and since when: `for 42.7 min (95% of the log) from 11:31:52`.
+
+    A share is of the session's time; where the log holds several, it names the session.
 
     An excerpt has no durations: its lines are said, of the spells those that are `counted`, of
     all lines or those of one phase (`of`: decode or prefill).
@@ -160,7 +162,8 @@ def spell(
     total = seconds(found)
     share = total / max(case.signals.span_s, total, 1.0)
     pieces = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
-    return f"for {duration(total)} ({share:.0%} of the log){pieces}{clock}{ranks}"
+    whole = f"session {case.data.session.id}" if len(case.sessions) > 1 else "the log"
+    return f"for {duration(total)} ({share:.0%} of {whole}){pieces}{clock}{ranks}"
 
 
 def ranks_of(case: Case, found: Sequence[Held]) -> str:

@@ -130,6 +130,8 @@ class Case:
         clocks = {rank.clock for rank in self.ranks}
         if "none" in clocks or not clocks:
             return f"{lines}, without stamps"
+        if self.signals.span_s < 1:
+            return lines
         return f"{lines} over {duration(self.signals.span_s)}"
 
     @property

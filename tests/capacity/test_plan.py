@@ -266,7 +266,7 @@ def test_one_full_rank_is_balanced_first(release, flag):
     assert "80 requests would run instead of 50" in first.note
     assert first.gain.mid == pytest.approx(80 / 50)
     assert "on DP0 alone" in found.limit
-    assert "100% of the settled lines" in found.limit
+    assert "100% of the lines after warm-up" in found.limit
     assert [x for x in others if x.name.startswith("KV in")]
     assert all("helps DP0 alone" in x.note for x in others if x.name.startswith("KV in"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from loganalyze.model import (
@@ -870,6 +871,27 @@ def restarts() -> Report:
     )
 
 
+def crowded() -> Report:
+    """A server that died every two hours of a day, each life short: much to name in little room.
+
+    The cap and what fits lie next to each other, as do the last restarts.
+    """
+    base = restarts()
+    starts = [7_200 * i for i in range(12)] + [85_000]
+    capacity = replace(base.sessions[0].capacity, requests_fit=69, max_running_req=64)
+    lives = [
+        replace(
+            base.sessions[0], id=i, start=at(a), end=at(a + 900), ended_by="crash",
+            capacity=capacity,
+        )
+        for i, a in enumerate(starts, start=1)
+    ]  # fmt: skip
+    columns = {"kv_usage": lambda t: 0.9, "running_req": lambda t: 64.0, "queue_req": lambda t: t}
+    rows = [series(columns, seconds=900, step=30, session=s.id, offset=a)
+            for s, a in zip(lives, starts, strict=True)]  # fmt: skip
+    return replace(base, sessions=tuple(lives), series=tuple(rows))
+
+
 def hostile() -> Report:
     """Every text of the report is an attack."""
     bad = HOSTILE
@@ -1038,6 +1060,7 @@ ALL: dict[str, Callable[[], Report]] = {
     "dp8": dp8,
     "excerpt": excerpt,
     "restarts": restarts,
+    "crowded": crowded,
     "hostile": hostile,
     "heavy": heavy,
 }

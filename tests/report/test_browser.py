@@ -152,6 +152,35 @@ def test_a_gap_is_drawn_as_a_gap(open_page: Open) -> None:
     )
 
 
+#: Texts that overlap another one, or leave the width of their figure.
+LABELS = """(find) => {
+  const boxes = [...document.querySelectorAll(find)].filter((e) => e.textContent)
+    .map((e) => [e.textContent, e.getBoundingClientRect()]).filter(([, b]) => b.width);
+  const page = document.documentElement.clientWidth;
+  const out = boxes.filter(([, b]) => b.left < -0.5 || b.right > page + 0.5).map(([t]) => t);
+  boxes.forEach(([t, a], i) => boxes.slice(i + 1).forEach(([u, b]) => {
+    const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (x > 1 && y > 3) out.push(`${t} / ${u}`);
+  }));
+  return out;
+}"""
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("name", ["founding", "crowded", "restarts", "dp8"])
+def test_no_label_lies_on_another_or_leaves_the_figure(
+    open_page: Open, name: str, viewport: Any
+) -> None:
+    page = open_page(name, viewport=viewport).page
+    assert (
+        page.evaluate(LABELS, "#live-timeline .annotation-text, #live-phase .annotation-text")
+        == []
+    )
+    still = open_page(name, ready=False, viewport=viewport, java_script_enabled=False).page
+    assert still.evaluate(LABELS, "svg.still text") == []
+
+
 def test_a_click_on_a_finding_zooms_to_its_episode_and_back(open_page: Open) -> None:
     page = open_page("founding").page
     whole = x_range(page)

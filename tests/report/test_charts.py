@@ -204,6 +204,20 @@ def test_restarts_stand_where_the_next_session_begins() -> None:
     ]
 
 
+def test_levels_too_near_for_two_labels_share_one() -> None:
+    def labels(fit: int, cap: int) -> list[tuple[float, str]]:
+        capacity = Capacity(requests_fit=fit, max_running_req=cap)
+        session = replace(samples.SESSION, capacity=capacity)
+        s = one_series([0, 1], {"running_req": [10, 60]})
+        t = charts.timeline(report(s, sessions=(session,)))
+        assert t
+        return [(r.y, r.label) for r in t.references if r.panel == "running"]
+
+    assert labels(69, 64) == [(69, "69 fit the KV pool, cap 64"), (64, "")]
+    assert labels(64, 69) == [(64, ""), (69, "cap 69, 64 fit the KV pool")]
+    assert labels(30, 64) == [(30, "30 fit the KV pool"), (64, "cap 64")]
+
+
 def test_eight_ranks_have_a_line_each_and_the_named_one_stands_out() -> None:
     t = charts.timeline(samples.dp8())
     assert t
@@ -283,11 +297,23 @@ def test_the_phase_plot_tells_how_much_of_the_cloud_is_at_the_ceiling() -> None:
     )
     p = phase.lay_out(report(s, sessions=(session,)))
     assert p
-    assert p.ceilings == [(40.0, "40 fit")]
+    assert p.ceilings == [(40.0, "40 fit", "right")]
     assert p.at_ceiling == pytest.approx(0.6)  # 32 and above: 80 % of 40
     assert (p.age[0], p.age[-1]) == (0, 1)
     short = one_series(range(7), {"running_req": [1.0] * 7, "gen_throughput": [1.0] * 7})
     assert phase.lay_out(report(short)) is None
+
+
+def test_a_ceiling_is_named_where_its_label_meets_no_other_line() -> None:
+    capacity = Capacity(requests_fit=69, max_running_req=64)
+    session = replace(samples.SESSION, capacity=capacity)
+    running = [10.0 * i for i in range(8)]
+    s = one_series(range(8), {"running_req": running, "gen_throughput": running})
+    p = phase.lay_out(report(s, sessions=(session,)))
+    assert p
+    assert p.ceilings == [(64.0, "cap 64", "left"), (69.0, "69 fit", "left")]
+    assert p.top_x == 80
+    assert p.passes  # 70 ran once
 
 
 def test_what_the_page_gets_rebuilds_the_curves() -> None:

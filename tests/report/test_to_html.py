@@ -165,7 +165,7 @@ def test_sections_come_in_the_order_of_the_reader(pages: dict[str, str]) -> None
     page = Page(pages["founding"])
     order = [a.get("id") or a.get("aria-label") for a in page.all("section")]
     assert order[1:] == [
-        *("Key numbers", "timeline", "findings", "checks", "capacity", "arguments"),
+        *("Key numbers", "short", "timeline", "findings", "checks", "capacity", "arguments"),
         *("events", "coverage", "reproduce"),
     ]
     articles = [a["id"] for a in page.all("article")]
@@ -245,7 +245,7 @@ def test_key_numbers_are_those_of_the_log() -> None:
         "waiting requests": "115",
         "decode throughput": "607",
         "requests that fit": "37",
-        "per running request": "17.34",
+        "rate per request": "17.34",
     }
     assert numbers["requests that fit"].note == "159,742 tokens / 4,290 each"
     affected = list(facts.key_numbers(samples.founding()))[-1]

@@ -29,7 +29,7 @@ def test_it_shows_the_verdict_the_panels_and_the_episodes() -> None:
     said = [e.text for e in root.iter(SVG + "text")]
     assert "■ saturated" in said
     assert "KV pool usage" in said
-    assert "■ KV001" in said
+    assert "■ KV001 kv-saturation" in said
     assert "37 fit the KV pool" in said
     assert "0.90" in said
     assert (root.get("width"), root.find(SVG + "title") is not None) == ("960", True)

@@ -169,7 +169,7 @@ def test_the_verdict_and_the_capacity_print_one_number():
     )
     found = fired(log)["KV001", 1]
     shown = {e.label: e for e in found.evidence}
-    assert "room for about 25 at their settled 4,000 tokens per request" in found.summary
+    assert "room for about 25 at 4,000 tokens each" in found.summary
     assert shown["tokens per running request"].value == 4_000
     assert "lines 62 to 181" in shown["tokens per running request"].formula
 

@@ -82,7 +82,7 @@
         x, y, yaxis: 'y', mode: event ? 'markers' : 'lines+markers', name: text(lane.label),
         line: { color: color(lane.severity), width: 5 }, customdata: finding,
         marker: { color: color(lane.severity), symbol: event ? 'line-ns-open' : 'square', size: event ? 7 : sizes, opacity: 1, ...(event ? {} : { line: { width: 0 } }) },
-        ...(event ? { hoverinfo: 'skip' } : { hovertemplate: `${text(lane.label)}<extra></extra>` }), meta: { lane: i },
+        ...(event ? { hoverinfo: 'skip' } : { hovertemplate: `${text(lane.name)}<extra></extra>` }), meta: { lane: i },
       });
     });
     for (const c of curves) {
@@ -168,10 +168,24 @@
         xref: 'paper', yref: 'paper', x: 0, y: share(top), xanchor: 'left', yanchor: 'bottom', font: { size: small ? 11 : 12, weight: 600 },
       });
     });
+    // Labels end at their line, or begin there where they would leave the figure; none lies on another.
+    const width = main.clientWidth - margin.l - margin.r;
+    const pixels = (x) => ((x - figures.range[0]) / (figures.range[1] - figures.range[0])) * width;
+    const taken = [];
     for (const r of figures.references) {
       const yref = panelAxis[r.panel];
-      out.shapes.push({ type: 'line', xref: 'x', yref, x0: at(r.x[0]), x1: at(r.x[1]), y0: r.y, y1: r.y, line: { color: color('dim'), width: 1, dash: 'dash' } });
-      out.annotations.push({ text: text(r.label), showarrow: false, xref: 'x', yref, x: at(r.x[1]), y: r.y, xanchor: 'right', yanchor: 'bottom', bgcolor: color('bg'), borderpad: 1, font: { size: 10, color: color('dim') } });
+      // A level of the whole log keeps its label at the edge, whatever part is shown.
+      const [xref, ends] = r.x[0] === null ? ['paper', [0, 1]] : ['x', r.x.map(at)];
+      out.shapes.push({ type: 'line', xref, yref, x0: ends[0], x1: ends[1], y0: r.y, y1: r.y, line: { color: color('dim'), width: 1, dash: 'dash' } });
+      if (!r.label) continue;
+      const [begin, end] = r.x[0] === null ? [0, width] : r.x.map(pixels);
+      const room = 5.6 * r.label.length + 8;
+      const side = end < room ? 'left' : 'right'; // of the line: where the label stands
+      const [from, to] = side === 'left' ? [begin, begin + room] : [end - room, end];
+      const { top } = figures.panels.find((p) => p.id === r.panel);
+      if (taken.some((o) => o.panel === r.panel && from < o.to && o.from < to && Math.abs(o.y - r.y) < figures.labelHeight * top)) continue;
+      taken.push({ panel: r.panel, from, to, y: r.y });
+      out.annotations.push({ text: text(r.label), showarrow: false, xref, yref, x: ends[side === 'left' ? 0 : 1], y: r.y, xanchor: side, yanchor: 'bottom', bgcolor: color('bg'), borderpad: 1, font: { size: 10, color: color('dim') } });
     }
     const bottom = share(lanes + figures.panels.length * (height + gap));
     const across = { yref: 'paper', y0: bottom, y1: lanes ? share(lanes + 4) : 1, xref: 'x' };
@@ -181,9 +195,16 @@
         out.shapes.push({ ...across, type: 'rect', x0: at(a), x1: at(b), line: { width: 0 }, fillcolor: color(lane.severity), opacity: Number(color('shade')), layer: 'below' });
       }
     }
+    // A restart's label begins at its line, or ends there where it would leave the figure.
+    let free = -Infinity;
     for (const [x, label] of figures.restarts) {
       out.shapes.push({ ...across, type: 'line', x0: at(x), x1: at(x), line: { color: color('text'), width: 1.2 } });
-      out.annotations.push({ text: text(label), showarrow: false, xref: 'x', yref: 'paper', x: at(x), y: across.y1, xanchor: 'left', yanchor: 'bottom', font: { size: 10 } });
+      const where = pixels(x);
+      const room = 5.6 * label.length + 8;
+      const left = where + room > width ? where - room : where;
+      if (left < free) continue;
+      free = left + room;
+      out.annotations.push({ text: text(label), showarrow: false, xref: 'x', yref: 'paper', x: at(x), y: across.y1, xanchor: left < where ? 'right' : 'left', yanchor: 'bottom', font: { size: 10 } });
     }
     return out;
   };
@@ -218,7 +239,7 @@
       xaxis: { ...grid, range: [0, p.top[0]], title: { text: 'running requests' } },
       yaxis: { ...grid, range: [0, p.top[1]], title: { text: 'token/s' } },
       shapes: p.ceilings.map(([x]) => ({ type: 'line', yref: 'paper', y0: 0, y1: 1, x0: x, x1: x, line: { color: color('text'), width: 1.2, dash: 'dash' } })),
-      annotations: p.ceilings.map(([x, name], i) => ({ text: text(name), showarrow: false, x, yref: 'paper', y: 1 - 0.05 * (i % 3), xanchor: x > 0.75 * p.top[0] ? 'right' : 'left', xshift: x > 0.75 * p.top[0] ? -4 : 4, yanchor: 'top' })),
+      annotations: p.ceilings.map(([x, name, side], i) => ({ text: text(name), showarrow: false, x, yref: 'paper', y: 1 - 0.05 * (i % 3), xanchor: side === 'left' ? 'right' : 'left', xshift: side === 'left' ? -4 : 4, yanchor: 'top' })),
     }, config);
   };
 

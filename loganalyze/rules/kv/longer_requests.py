@@ -45,7 +45,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
     Not this rule:
         A slower GPU (THR002): the step model explains the rate here.
     What to do:
-        As KV001. Report the settled throughput, not the peak.
+        As KV001. Report the throughput afterwards, not the peak.
     Source:
         Little's law: KV held = running x tokens per request.
     """
@@ -70,7 +70,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
         a0, a1 = _per_cell(grid, low), _per_cell(grid, high)
         held = Held(rank, [(low, high)])
         text = (
-            "this is warm-up, no regression: it lies within one request lifetime of the start"
+            "this is warm-up, no regression: the first requests had not finished yet"
             if warm
             else "the mix of requests changed: they now hold more tokens"
         )
@@ -105,7 +105,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
                     0,
                 ),
                 shown(
-                    "throughput, settled",
+                    "throughput afterwards",
                     settled_rate,
                     "token/s",
                     (None, None),
@@ -123,7 +123,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
             ],
             actions=act(
                 case,
-                "Judge the server by the settled throughput, not by the peak; for room see KV001",
+                "Judge the server by the throughput afterwards, not the peak; for room see KV001",
             ),
             severity=Severity.INFO if warm else Severity.WARNING,
             confidence=confidence(case, [held]),

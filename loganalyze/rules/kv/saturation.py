@@ -98,8 +98,8 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         summary += f"; {few}"
     elif capacity.tokens_per_req and capacity.requests_fit is not None:
         summary += (
-            f"; room for about {capacity.requests_fit} at their settled "
-            f"{capacity.tokens_per_req:,.0f} tokens per request"
+            f"; room for about {capacity.requests_fit} at "
+            f"{capacity.tokens_per_req:,.0f} tokens each"
         )
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
     if lost:

@@ -58,16 +58,16 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         ],
     )
     if not found:
-        return Clear("tokens per running request were settled from the first lines on")
+        return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
     settled = as_float(_per_request(worst.rank)[worst.spans[0][1] :].median(), 0.0)
     return Finding(
         summary=f"Warm-up {spell(case, found)}: tokens per running request climbed to "
-        f"{settled:,.0f}; throughput from this time is not the settled level",
+        f"{settled:,.0f}; throughput from this time is no measure of the server",
         episodes=all_episodes(found),
         evidence=[
             shown(
-                "settled tokens per running request",
+                "tokens per running request afterwards",
                 settled,
                 "tokens",
                 worst.line("t_mean"),
