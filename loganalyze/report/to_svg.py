@@ -257,8 +257,9 @@ def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
     for i in sorted(range(len(named)), key=lambda i: ends[i][0] - ends[i][1]):
         r, (a, b) = named[i], ends[i]
         wide = _CHAR * len(r.label) * (t.x1 - t.x0)
-        early = b - wide < t.x0 + _TICKS * (t.x1 - t.x0)
-        left, right = (a, a + wide) if early else (b - wide, b)
+        numbers = t.x0 + _TICKS * (t.x1 - t.x0)
+        early = b - wide < numbers
+        left, right = (max(a, numbers), max(a, numbers) + wide) if early else (b - wide, b)
         if right > t.x1 or any(
             left < d and c < right and abs(r.y - level) < charts.LABEL_HEIGHT * top
             for c, d, level in taken
@@ -267,7 +268,7 @@ def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
         taken.append((left, right, r.y))
         at = max(y + (1 - r.y / top) * _PANEL - 3, y + 9)
         where, anchor = (_percent(t, a), "") if early else (_percent(t, b), "end")
-        beside = 36 if early and a < t.x0 + _TICKS * (t.x1 - t.x0) else 0
+        beside = 36 if early and a < numbers else 0
         yield _text(where, at, r.label, "dim small halo", anchor, beside)
 
 
