@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -265,6 +266,8 @@ def _cost(primary: Finding, data: SessionData) -> str:
     held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
     if not held:
         return ""
+    if primary.code == "CRS001":
+        return _lost(data, held[0][0]) if primary.severity == Severity.CRITICAL else ""
     rank = derive.rank_text()
     inside = pl.any_horizontal(
         pl.col("time").is_between(a, b)
@@ -285,6 +288,21 @@ def _cost(primary: Finding, data: SessionData) -> str:
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
         return ""
     return f"it cost each request about {duration(waited / admitted)} of waiting"
+
+
+def _lost(data: SessionData, died: datetime) -> str:
+    """Say how many requests a server that died had in it, by its last lines before that."""
+    batch = data.batch.filter(~pl.col("duplicate"))
+    just = pl.col("time").is_between(died - timedelta(seconds=GAP_S), died)
+    last = (
+        batch.filter(just)
+        .group_by("source", "dp_rank")
+        .agg(pl.col("running_req", "queue_req").drop_nulls().last())
+    )
+    running, waiting = (int(as_float(last[c].sum(), 0.0)) for c in ("running_req", "queue_req"))
+    if not running + waiting:
+        return ""
+    return f"lost with it: {running} running and {waiting} waiting requests"
 
 
 def _headline(

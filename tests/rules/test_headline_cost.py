@@ -50,3 +50,18 @@ def test_a_request_that_was_thrown_back_counts_once():
 def test_a_log_without_prefill_lines_cannot_tell_how_long_a_request_waited():
     assert verdict().cost == ""
     assert "of waiting" not in verdict().headline
+
+
+def test_a_death_costs_the_requests_that_were_in_the_server():
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.27 GiB."
+    end = [f"{at(60)} Scheduler hit an exception: Traceback (most recent call last):", error]
+    lines = decode(usage=[0.5] * 61, running=30, queue=2)
+    data = sessions(text(capacity(), lines, end))
+    found = rules.conclude(rules.run(data), data)
+    assert (found.primary, found.cost) == (
+        "CRS001",
+        "lost with it: 30 running and 2 waiting requests",
+    )
+    late = [line.replace(at(60), at(600)) for line in end]  # idle since: nothing is known
+    data = sessions(text(capacity(), lines, late))
+    assert rules.conclude(rules.run(data), data).cost == ""
