@@ -114,8 +114,8 @@ def incomparable(before: Run | None, after: Run | None) -> str:
             return f"the log {side} has no statistics lines with a clock"
         if run.settled.seconds < SHORTEST_S:
             return (
-                f"only {run.settled.seconds:.0f} s of the log {side} are settled; "
-                f"{SHORTEST_S:.0f} s are needed"
+                f"only {run.settled.seconds:.0f} s of the log {side} are left without warm-up, "
+                f"pauses and end; {SHORTEST_S:.0f} s are needed"
             )
     assert before is not None
     assert after is not None
@@ -303,7 +303,9 @@ def _hit_rate(before: Run, after: Run, mix: str) -> Difference:
     one, other = (intervals.mean(_plain_rows(run, x, w), {0: 1.0}) for run in (before, after))
     if one is None or other is None:
         return _cannot("hit_rate", "too few prefill lines")
-    return _judged("hit_rate", one, other, "difference", "more", "over all settled prefill lines")
+    return _judged(
+        "hit_rate", one, other, "difference", "more", "over all prefill lines of the time compared"
+    )
 
 
 def _usage(

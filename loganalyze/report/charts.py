@@ -235,7 +235,11 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     drawn = [coarsen(s, factor) for s in report.series if s.x and bool(s.start) == by_time]
     if not drawn or sum(len(s.x) for s in drawn) < 2:
         return None
-    keys = sorted({(s.source, s.rank) for s in drawn}, key=_in_order)
+    sources = list(dict.fromkeys(s.source for s in drawn))
+    keys = sorted(
+        {(s.source, s.rank) for s in drawn},
+        key=lambda key: (sources.index(key[0]), _by_number(key[1] or "")),
+    )
     shown = _choose(keys, drawn, report)
     hidden = [k for k in keys if k not in shown][: MAX_SWITCHED - len(shown)]
     listed = [k for k in keys if k in shown or k in hidden]
@@ -309,9 +313,9 @@ def _value(value: float | None) -> float:
     return value
 
 
-def _in_order(key: tuple[str, str | None]) -> list[tuple[int, str]]:
+def _by_number(rank: str) -> list[tuple[int, str]]:
     """Return what sorts ranks by their numbers: DP2 before DP10."""
-    parts = re.findall(r"\d+|\D+", f"{key[0]} {key[1] or ''}")
+    parts = re.findall(r"\d+|\D+", rank)
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 

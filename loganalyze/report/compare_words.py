@@ -34,9 +34,9 @@ SHAPE: Mapping[ChangeVerdict, str] = {
 
 #: What an interval is, for the foot of every form.
 INTERVALS = (
-    "Intervals hold the true change 95 times in 100, by the scatter of 24 batches of the settled "
-    "time; one measure in twenty may show a difference by chance. "
-    "“No difference shown” is not “no difference”: see the interval."
+    "The range behind a change holds the true one 95 times in 100, by how much 24 pieces of the "
+    "time compared differ; one measure in twenty may show a difference by chance. "
+    "“No difference shown” is not “no difference”: see the range."
 )
 
 #: The plain means of a run, in the order of a table.
@@ -136,7 +136,7 @@ def _exact(number: float | None) -> str:
 def compared(side: Side) -> str:
     """Say how much of a run is compared, and what was left out."""
     if not side.settled:
-        return "nothing of it is settled"
+        return "nothing of it can be compared"
     out = ", ".join(f"{reason} {words.duration(s)}" for reason, s in side.left_out.items())
     settled = words.duration(side.settled_s)
     return f"{settled} compared; left out: {out}" if out else f"{settled} compared"
@@ -201,7 +201,7 @@ def _shifted(name: str, number: int, side: Side) -> Report:
         ],
         findings=[
             Finding(
-                summary="settled time, which is compared",
+                summary="time that is compared",
                 episodes=episodes,
                 severity=Severity.INFO,
                 code=name,

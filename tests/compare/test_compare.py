@@ -177,7 +177,7 @@ def test_too_little_settled_time_is_said(simulated):
     batches = simulated("idle_batches")
     (pair,) = compare(batches, batches).pairs
     assert {one.verdict for one in pair.differences} == {"not comparable"}
-    assert "are settled; 120 s are needed" in pair.differences[0].reason
+    assert "without warm-up, pauses and end; 120 s are needed" in pair.differences[0].reason
     assert pair.load == []
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import samples
 
-from loganalyze.report import to_html
+from loganalyze.compare import compare
+from loganalyze.report import compare_html, to_html
 
 REQUIRED = os.environ.get("LOGANALYZE_REQUIRE_BROWSER") == "1"
 CHROMIUM = shutil.which("chromium")
@@ -402,3 +403,25 @@ def test_the_keyboard_reaches_the_findings_and_the_zoom(open_page: Open) -> None
     assert page.evaluate("location.hash") == "#findings"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "zoom"
+
+
+def test_a_comparison_is_read_on_a_phone_without_broken_words(
+    browser: Any, tmp_path: Path
+) -> None:
+    logs = Path(__file__).parents[2] / "sample_logs"
+    found = compare(str(logs / "healthy.log"), str(logs / "running_cap.log"))
+    path = tmp_path / "compare.html"
+    path.write_text(compare_html.render(found), encoding="utf-8")
+    context = browser.new_context(viewport=PHONE, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    squeezed = page.evaluate(
+        """[...document.querySelectorAll('main th, main td')]
+          .filter((e) => e.textContent.trim().length > 9)
+          .filter((e) => e.getBoundingClientRect().width > 1)
+          .filter((e) => e.getBoundingClientRect().width < 60).map((e) => e.textContent)"""
+    )
+    assert squeezed == []
+    assert page.locator(".pairs td[data-label=Before]").first.is_visible()
+    context.close()
