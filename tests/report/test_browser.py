@@ -417,7 +417,7 @@ def test_a_comparison_is_read_on_a_phone_without_broken_words(
     page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     squeezed = page.evaluate(
-        """[...document.querySelectorAll('main th, main td')]
+        """[...document.querySelectorAll('tbody th, tbody td')]
           .filter((e) => e.textContent.trim().length > 9)
           .filter((e) => e.getBoundingClientRect().width > 1)
           .filter((e) => e.getBoundingClientRect().width < 60).map((e) => e.textContent)"""
