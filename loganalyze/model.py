@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -159,7 +159,8 @@ class SessionData:
 
     `batch` has every row of the session in (source, line_no) order with derived columns;
     rows of other TP, PP or CP ranks are marked `duplicate`. `event`, `startup` and
-    `request` follow their schemas.
+    `request` follow their schemas. `timelines` are read through `timeline.of`: the rows that
+    they were built from, and what was built; None: nothing yet.
     """
 
     session: Session
@@ -167,6 +168,7 @@ class SessionData:
     event: pl.DataFrame
     startup: pl.DataFrame
     request: pl.DataFrame
+    timelines: tuple[pl.DataFrame, Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

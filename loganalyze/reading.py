@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from loganalyze import capacity, filters, sessions
+from loganalyze import capacity, filters, sessions, timeline
 from loganalyze.errors import InputError, utf8
 from loganalyze.filters import Filters
 from loganalyze.frames import Frames
@@ -78,10 +78,12 @@ def measured(store: Store, read: Sequence[Source], chosen: Filters) -> list[Sess
         UsageError: a filter that cannot be read.
     """
     found = sessions.split(Frames(**store.frames()), rotated(read))
-    return [
-        replace(data, session=replace(data.session, capacity=capacity.measure(data)))
-        for data in filters.apply(found, chosen)
-    ]
+    return [_measured(data) for data in filters.apply(found, chosen)]
+
+
+def _measured(data: SessionData) -> SessionData:
+    data = timeline.carried(data)
+    return replace(data, session=replace(data.session, capacity=capacity.measure(data)))
 
 
 def rotated(read: Sequence[Source]) -> dict[str, str]:

@@ -164,18 +164,23 @@ def build(data: SessionData) -> Signals:
     """Compute the signals of a session."""
     measured = data.session.capacity
     capacity = pool.measure(data) if measured == Capacity() else measured
-    found = timeline.build(data)
+    found = timeline.of(data)
     longest = max((float(one.lines["t"][-1]) for one in found), default=0.0)
     step_s = float(max(1, math.ceil(longest * len(found) / MAX_CELLS)))
-    busy = steps.prefill_times(found)
-    ranks = tuple(_rank(data, one, step_s, capacity, busy) for one in found)
+    if len(found) == 1 and capacity.step_model:  # that of the session is the only rank's
+        models: list[StepModel | None] = [capacity.step_model]
+    else:
+        busy = steps.prefill_times(found)
+        models = [steps.fit_timeline(one, busy, capacity.bytes_per_token) for one in found]
+    ranks = tuple(
+        _rank(data, one, step_s, capacity, model) for one, model in zip(found, models, strict=True)
+    )
     return Signals(data, ranks, capacity)
 
 
 def _rank(
-    data: SessionData, one: Timeline, step_s: float, capacity: Capacity, busy: pl.Series | None
+    data: SessionData, one: Timeline, step_s: float, capacity: Capacity, model: StepModel | None
 ) -> Rank:
-    model = steps.fit_timeline(one, busy, capacity.bytes_per_token)
     lines = _with_ratio(one.lines, data, one)
     lines = _with_admitted(lines, data)
     lines = _with_model(lines, model, one.interval, _mixes(lines, data))

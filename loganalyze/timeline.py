@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, overload
 
 import polars as pl
@@ -132,8 +132,20 @@ class Timeline:
 
 
 def build(data: SessionData) -> list[Timeline]:
-    """Return one timeline per DP rank, in rank order."""
+    """Build one timeline per DP rank, in rank order."""
     return [_timeline(data, rows) for rows in rank_rows(data.batch)]
+
+
+def carried(data: SessionData) -> SessionData:
+    """Return the session with its timelines, for all who ask for them later."""
+    return replace(data, timelines=(data.batch, build(data)))
+
+
+def of(data: SessionData) -> Sequence[Timeline]:
+    """Return a session's timelines: those it carries, unless they are of other rows."""
+    if data.timelines is not None and data.timelines[0] is data.batch:
+        return data.timelines[1]
+    return build(data)
 
 
 def rank_rows(batch: pl.DataFrame) -> list[pl.DataFrame]:

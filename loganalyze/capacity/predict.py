@@ -22,7 +22,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -160,7 +160,7 @@ def load(data: SessionData) -> Load | None:
     interval spans a silence say nothing. Where the pool holds work back for a good part of the
     time, the other lines are left out: they would dilute what a larger pool does.
     """
-    found = timeline.build(data)
+    found = timeline.of(data)
     model = data.session.capacity.step_model or steps.fit_all(found)
     cap = data.session.config.max_running_req
     parts = [_rows(data, one, model, cap) for one in found]
@@ -504,8 +504,7 @@ class _Shape:
     per_token: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(NamedTuple):
     """Sums over lines, each one step long: now, and afterwards."""
 
     n: float
@@ -537,8 +536,7 @@ class _Sums:
 
 
 def _total(blocks: Sequence[_Sums]) -> _Sums:
-    names = ("n", "running", "tokens", "prefill", "after", "held", "prefill_after")
-    return _Sums(*(math.fsum(getattr(block, name) for block in blocks) for name in names))
+    return _Sums(*map(math.fsum, zip(*blocks, strict=True)))
 
 
 class _Shapes:

@@ -59,7 +59,7 @@ def fit(data: SessionData, bytes_per_token: float | None = None) -> StepModel | 
 
     None means fewer than `MIN_LINES` clean intervals. `bytes_per_token` sets the prior on b.
     """
-    return fit_all(timeline.build(data), bytes_per_token)
+    return fit_all(timeline.of(data), bytes_per_token)
 
 
 def fit_all(found: Sequence[Timeline], bytes_per_token: float | None = None) -> StepModel | None:
