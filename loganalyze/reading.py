@@ -16,7 +16,8 @@ from loganalyze.parse import Parser
 from loganalyze.sources import Source, guess, open_sources
 from loganalyze.store import Store
 
-_PARTLY = "what could be read was analysed"
+#: What is said of a log that could not be read to its end.
+PARTLY = "what could be read was analysed"
 
 
 class Keeper(Protocol):
@@ -59,7 +60,7 @@ def read_all(
         if found:
             read.append(source)
             if source.notes:
-                failed.append(Unreadable(source.name, "; ".join(source.notes), _PARTLY))
+                failed.append(Unreadable(source.name, "; ".join(source.notes), PARTLY))
         else:
             looks_like, hint = guess(source)
             lines = f"{source.lines:,} line{'s' * (source.lines != 1)}"

@@ -118,7 +118,7 @@ class _Translated(io.RawIOBase):
         try:
             return self._raw.readinto(buffer) or 0
         except self._error as error:
-            raise EOFError(str(error)) from None
+            raise ValueError(str(error)) from None
 
     def close(self) -> None:
         self._raw.close()
@@ -154,7 +154,7 @@ class _Gzip(io.RawIOBase):
                 if not self._packed and self._fresh:
                     return 0
                 if not self._packed:
-                    raise EOFError("the last member has no end")
+                    raise EOFError("the file ends in the middle of its gzip data")
             if self._fresh:
                 self._packed = self._packed.lstrip(b"\0")  # members may be padded
                 if not self._packed:
@@ -163,7 +163,7 @@ class _Gzip(io.RawIOBase):
             try:
                 data = self._member.decompress(self._packed, len(buffer))
             except self._error as error:
-                raise EOFError(str(error)) from None
+                raise ValueError(str(error)) from None
             self._packed = self._member.unconsumed_tail
             if self._member.eof:
                 self._packed = self._member.unused_data
@@ -234,10 +234,9 @@ class Lenient(io.RawIOBase):
             n: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
         except DAMAGE as error:
             self._ended = True
-            self._note(
-                f"damaged or cut off after {self._done:,} bytes of text "
-                f"({str(error).rstrip('.') or type(error).__name__})"
-            )
+            what = "cut off" if isinstance(error, EOFError) else "damaged"
+            why = str(error).rstrip(".") or type(error).__name__
+            self._note(f"{what} after {self._done:,} bytes of text ({why})")
             return 0
         self._done += n
         refuse_bomb(self._done, self._counted.count)

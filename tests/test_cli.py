@@ -177,6 +177,29 @@ def test_a_mistake_of_ours_is_no_traceback_and_not_status_1(monkeypatch):
     assert result.stderr.startswith("loganalyze: internal error: ZeroDivisionError\nhint: ")
 
 
+def test_a_package_that_is_missing_is_named_with_what_installs_it():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['jinja2'] = None\n"
+            "from loganalyze.cli import main; main(prog_name='loganalyze')",
+            "report",
+            FOUNDING,
+            "-o",
+            os.devnull,
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    said, hint = done.stderr.splitlines()
+    assert said == "loganalyze: the package jinja2 is not installed"
+    assert " -m pip install " in hint
+    assert "jinja2" in hint
+
+
 # Inputs -----------------------------------------------------------------------------------
 
 
@@ -586,7 +609,10 @@ def test_export_gives_the_values_of_the_log(tmp_path):
 
 def test_export_to_standard_output_needs_a_format(never_export):
     assert run("export", FOUNDING, "--frame", "batch", "-o", "-").exit_code == 2
-    assert run("export", FOUNDING, "--frame", "batch", "-o", "batch.xlsx").exit_code == 2
+    refused = run("export", FOUNDING, "--frame", "batch", "-o", "batch.xlsx")
+    assert refused.exit_code == 2
+    assert "batch.xlsx: cannot tell in which format to write, .xlsx is none" in refused.stderr
+    assert "end it in .parquet, .csv, .ndjson, .jsonl, or add --format" in refused.stderr
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Literal, Unpack
 import click
 
 from loganalyze.cli import _outputs, _shared
+from loganalyze.errors import UsageError
 
 FRAMES = ("batch", "event", "startup", "request")
 Form = Literal["parquet", "csv", "ndjson"]
@@ -17,6 +18,7 @@ ENDINGS: dict[str, Form] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
+FORMS = sorted(set(ENDINGS.values()))
 
 
 def complete_column(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -43,7 +45,7 @@ def complete_column(ctx: click.Context, param: click.Parameter, typed: str) -> l
 @click.option(
     "--format",
     "form",
-    type=click.Choice(sorted(set(ENDINGS.values()))),
+    type=click.Choice(FORMS),
     help="How to write them; without it, the file's ending says so.",
 )
 @click.option(
@@ -77,7 +79,12 @@ def export(
     """
     form = form or ENDINGS.get(os.path.splitext(output)[1].lower())
     if form is None:
-        raise click.UsageError(f"--format is needed for {output}: its ending does not tell")
+        ending = os.path.splitext(output)[1]
+        raise UsageError(
+            f"{output}: cannot tell in which format to write"
+            + (f", {ending} is none that export knows" if ending else ""),
+            hint=f"end it in {', '.join(ENDINGS)}, or add --format ({', '.join(FORMS)})",
+        )
     _outputs.check_outputs([output], logs, force)
 
     from loganalyze import export as library

@@ -32,8 +32,8 @@ PLAIN_S = 60.0
 @click.option(
     "--on-finding",
     metavar="CMD",
-    help="Run a command when a finding begins and when it is over, with the finding as JSON on "
-    "its standard input. No shell runs it.",
+    help="Run a command when a finding begins, becomes critical, and is over, with the finding "
+    "as JSON on its standard input. No shell runs it.",
 )
 @click.option("--webhook", metavar="URL", help="Post the same JSON to a URL, with retries.")
 @click.option(
@@ -60,7 +60,8 @@ def follow(
     """Watch logs while they are written, and tell when something slows a server.
 
     LOG is a file, which need not exist yet and may be rotated, or - for standard input. What
-    is in a file already is read first; then each saturation gives one alert and one all-clear.
+    is in a file already is read first; then each saturation gives one alert and one all-clear,
+    and a word between if it becomes critical.
     """
     from loganalyze import rules
     from loganalyze.follow import Follower, loop, notify

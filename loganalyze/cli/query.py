@@ -13,6 +13,9 @@ from loganalyze.errors import UsageError
 if TYPE_CHECKING:
     import polars as pl
 
+#: Rows that are printed for a reader, and columns that the values of a table's column take.
+_ROWS, _LEAST = 50, 8
+
 
 @click.command(
     epilog=_shared.examples(
@@ -65,8 +68,10 @@ def _text(rows: pl.DataFrame, form: str) -> str:
     shown = rows.with_columns(
         pl.col(pl.String).map_elements(words.clean, return_dtype=pl.String, skip_nulls=True)
     )
+    if sum(max(len(name), _LEAST) + 3 for name in shown.columns) > _shared.width():
+        return _records(shown)
     with pl.Config(
-        tbl_rows=50,
+        tbl_rows=_ROWS,
         tbl_cols=-1,
         tbl_width_chars=max(_shared.width(), 60),
         fmt_str_lengths=80,
@@ -75,9 +80,26 @@ def _text(rows: pl.DataFrame, form: str) -> str:
         tbl_formatting="ASCII_MARKDOWN",
     ):
         text = str(shown)
-    if rows.height > 50:
-        text += f"\n({rows.height:,} rows, of which 50 are shown; --csv or --json prints all)"
-    return text
+    return text + _rest(rows)
+
+
+def _records(rows: pl.DataFrame) -> str:
+    """Return rows that are too wide for a table, one value a line; nulls are left out."""
+    wide = max(map(len, rows.columns), default=0)
+    parts = []
+    for number, row in enumerate(rows.head(_ROWS).iter_rows(named=True), 1):
+        said = [f"{k:{wide}}  {_plain(v)}" for k, v in row.items() if v is not None]
+        parts.append("\n".join([f"-- row {number} of {rows.height:,}", *said]))
+    return ("\n".join(parts) + _rest(rows)).lstrip("\n")
+
+
+def _rest(rows: pl.DataFrame) -> str:
+    """Say that there are no rows, or how many are not shown."""
+    if not rows.height:
+        return "\n(no rows)"
+    if rows.height <= _ROWS:
+        return ""
+    return f"\n({rows.height:,} rows, of which {_ROWS} are shown; --csv or --json prints all)"
 
 
 def _plain(value: object) -> str:

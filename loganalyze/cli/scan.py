@@ -153,11 +153,15 @@ def _teller(line: _Line, as_json: bool, redact: bool) -> Callable[[Mapping[str, 
     from loganalyze.report import to_json
 
     redactor = Redactor(keep=not redact)
+    from loganalyze.reading import PARTLY
 
     def tell(row: Mapping[str, Any], way: str) -> None:
         if row["error"]:
             line.clear()
             _shared.print_error(f"{row['log']}: {row['error']}", row["hint"] or "")
+        elif row.get("unread"):
+            line.clear()
+            _shared.print_error(f"{row['log']}: {row['unread']}", PARTLY)
         if as_json:
             line.clear()
             _outputs.to_stdout(json.dumps({"how": way, **to_json.plain(redactor.run(row))}))
@@ -174,7 +178,7 @@ def _status(done: Summary, fail_on: str | None) -> int:
         return _shared.FAIL_ON_REACHED
     if not done.runs and not done.copies:
         return 2
-    return _shared.SOME_UNREADABLE if done.unreadable else 0
+    return _shared.SOME_UNREADABLE if done.unreadable or done.partly else 0
 
 
 def _said(done: Summary, output: str) -> list[str]:
@@ -186,6 +190,7 @@ def _said(done: Summary, output: str) -> list[str]:
         (done.copies, "copies"),
         (done.unreadable, "not readable"),
         (done.other, "no logs"),
+        (done.partly, "of them only in part"),
     ]
     parts = ", ".join(f"{n:,} {what}" for n, what in counts if n)
     head = "interrupted: " if done.interrupted else ""

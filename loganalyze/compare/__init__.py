@@ -163,6 +163,7 @@ def _side(
     run = Run(found, time) if time else None
     notes = [note] if note else []
     notes += [f"{item.name}: {item.message}" for item in report.unreadable]
+    notes += [f"it did not end well: {f.summary}" for f in report.findings if f.code == "CRS001"]
     warm_ups = Counter(e.rank for f in report.findings if f.code == "WRM001" for e in f.episodes)
     if max(warm_ups.values(), default=0) > 1:
         notes.append("the request mix changed within this run; its settled time holds both mixes")
@@ -233,7 +234,7 @@ def _pair(before: Side, base: Run | None, after: Side, run: Run | None) -> Pair:
         sizes=sizes,
         load=load,
         differences=found,
-        headline=_headline(found, sizes),
+        headline=_headline(found, sizes) + _died(before, after),
         notes=_notes(before, after),
     )
 
@@ -259,6 +260,14 @@ def _headline(found: Sequence[Difference], sizes: Sequence[Size]) -> str:
     if others:
         said += f". Worse: {', '.join(others)}"
     return f"{said}."
+
+
+def _died(before: Side, after: Side) -> str:
+    """Say which side's server died: what it gained until then counts for little."""
+    died = [side.session.ended_by == "crash" for side in (before, after)]
+    if all(died):
+        return " The servers of both runs died."
+    return f" The server of the run {'before' if died[0] else 'after'} died." if any(died) else ""
 
 
 def _notes(before: Side, after: Side) -> list[str]:

@@ -59,15 +59,15 @@ class Change:
     """A change of state.
 
     Attributes:
-        event: `alert` and `clear` carry their finding; `state` is any other change; `end` the
-            end of the log.
+        event: `alert`, `worse` (it was told of as less severe) and `clear` carry their
+            finding; `state` is any other change; `end` the end of the log.
         time: newest stamp of the log; None without stamps.
         state, was: the state now and before.
         active: codes that are raised now.
         now: what the server printed last.
     """
 
-    event: Literal["alert", "clear", "state", "end"]
+    event: Event | Literal["state", "end"]
     time: datetime | None
     state: State
     was: State
@@ -338,7 +338,7 @@ class Follower:
         return changes
 
     def _change(
-        self, event: Literal["alert", "clear", "state", "end"], finding: Finding | None, was: State
+        self, event: Event | Literal["state", "end"], finding: Finding | None, was: State
     ) -> Change:
         now = self._gauges.latest()
         active = tuple(sorted({f.code for f in self._alerts.active}))

@@ -3,7 +3,9 @@
 Rules have their own hysteresis, but each time they are asked the log is a little longer, and
 the end of a log is where they know least. So a finding that was raised stays raised until it
 was not seen for a while. What comes with something at least as severe is raised without a word
-of its own: one saturation is one alert, whatever it drags along.
+of its own: one saturation is one alert, whatever it drags along. One that was told of as a
+warning and has become critical is told once more, as `worse`: a whole log is judged by how
+long things lasted, and a growing one learns that late.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ CLEAR_S = 120.0
 #: The same in lines, for logs without stamps.
 GRACE_LINES, CLEAR_LINES = 20, 200
 
-Event = Literal["alert", "clear"]
+Event = Literal["alert", "worse", "clear"]
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class _Raised:
     finding: Finding
     last_time: datetime | None
     last_line: int
-    told: bool = False
+    told: Severity | None = None
 
 
 class Alerts:
@@ -67,30 +69,35 @@ class Alerts:
             key = (finding.episodes[-1].source if finding.episodes else None, finding.code)
             known = self._raised.get(key)
             if _going_on(finding, since_time, since_line):
-                told = known.told if known else False
+                told = known.told if known else None
                 self._raised[key] = _Raised(finding, now, line, told)
             elif known and known.finding.session == finding.session:
                 known.finding = finding
         return self.expire(now, line)
 
     def expire(self, now: datetime | None, line: int) -> list[tuple[Event, Finding]]:
-        """Return the all-clears of what has not been seen for long enough, and new alerts."""
+        """Return new alerts, what got worse, and the all-clears of what is over for good."""
         over = [key for key, one in self._raised.items() if _is_over(one, now, line)]
         ended = [self._raised.pop(key) for key in over]
         told: list[tuple[Event, Finding]] = []
         for (source, _), one in sorted(
             self._raised.items(), key=lambda item: -item[1].finding.severity
         ):
-            fresh = one.last_time == now and one.last_line == line
-            if fresh and not one.told and not self._covered(source, one.finding.severity):
-                one.told = True
+            severity = one.finding.severity
+            if one.last_time != now or one.last_line != line:
+                continue
+            if one.told is None and not self._covered(source, severity):
                 told.append(("alert", one.finding))
-        return [*told, *(("clear", one.finding) for one in ended if one.told)]
+                one.told = severity
+            elif one.told is not None and severity > one.told:
+                told.append(("worse", one.finding))
+                one.told = severity
+        return [*told, *(("clear", one.finding) for one in ended if one.told is not None)]
 
     def _covered(self, source: str | None, severity: Severity) -> bool:
         """Whether something at least as severe was told of the same log."""
         return any(
-            one.told and one.finding.severity >= severity
+            one.told is not None and one.told >= severity
             for (other, _), one in self._raised.items()
             if other == source
         )

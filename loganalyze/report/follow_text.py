@@ -109,7 +109,8 @@ def change(one: Change) -> str:
     if one.finding is None:
         meaning = f": {_MEANING[one.state]}" if _MEANING[one.state] else ""
         return f"{clock}  {SHAPE[one.state]} {one.state}{meaning}"
-    event = "over" if one.event == "clear" else str(one.finding.severity)
+    severity = str(one.finding.severity)
+    event = {"clear": "over", "worse": f"now {severity}"}.get(one.event, severity)
     shape = "✓" if one.event == "clear" else words.SHAPE[str(one.finding.severity)]
     return f"{clock}  {shape} {event}  {_finding(one.finding)}"
 

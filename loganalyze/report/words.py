@@ -243,7 +243,8 @@ def change(action: Action) -> str:
     if isinstance(action.proposed, bool):
         return flag if action.proposed else f"without {flag}"
     if action.proposed is None:
-        return flag if action.present is None else f"{flag} (now {plain(action.present)})"
+        shown = action.present is not None
+        return f"{flag} ({f'now {plain(action.present)}' if shown else 'now: not in this log'})"
     if action.present is None:
         return f"{flag} {plain(action.proposed)}"
     return f"{flag} {plain(action.present)} → {plain(action.proposed)}"

@@ -70,6 +70,7 @@ class Summary:
     `inputs` is all that was found; of these `unchanged` were skipped, `moved` kept their runs
     under another name, `copies` have contents that count already, `grown` were read on,
     `read` were read from the start, `unreadable` could not be, and `other` are no logs.
+    `partly` counts runs that could not be read whole, such as a cut-off gzip file.
     """
 
     inputs: int = 0
@@ -80,6 +81,7 @@ class Summary:
     read: int = 0
     unreadable: int = 0
     other: int = 0
+    partly: int = 0
     runs: int = 0
     problems: int = 0
     worst: str | None = None
@@ -631,6 +633,7 @@ class _Scan:
         """Count a run, and tell about it."""
         order = (None, "info", "warning", "critical")
         self._sum.runs += row["error"] is None
+        self._sum.partly += bool(row.get("unread"))  # no column of earlier scans
         self._sum.problems += bool(row["is_problem"])
         self._sum.worst = max(self._sum.worst, row["severity"], key=order.index)
         if self._on_run:

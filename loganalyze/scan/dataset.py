@@ -75,6 +75,9 @@ RUNS = (
     Column("report", pl.String, "", "Its page, relative to the output folder; null without."),
     Column("tool_version", pl.String, "", "The loganalyze that analysed it."),
     Column("files", pl.Int32, "", "Files that the log consists of: several if it was rotated."),
+    Column(
+        "unread", pl.String, "", "Why a part of it could not be read; null: it was read whole."
+    ),
 )
 
 FINDINGS = (
@@ -289,6 +292,7 @@ def _run(
         "tz": next((source.tz for source in sources if source.tz), None),
         "notes": "; ".join(report.coverage.notes) or None,
         "tool_version": report.tool_version,
+        "unread": "; ".join(item.message for item in report.unreadable) or None,
     }
 
 

@@ -19,10 +19,10 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 
 import polars as pl
 
-from loganalyze import __version__, pipeline, plan, schema, sources
+from loganalyze import __version__, pipeline, plan, reading, schema, sources
 from loganalyze.errors import InputError, LogAnalyzeError, utf8
 from loganalyze.frames import Frames
-from loganalyze.model import Coverage, LogSource, Sample
+from loganalyze.model import Coverage, LogSource, Sample, Unreadable
 from loganalyze.parse import Parser
 from loganalyze.redact import Redactor
 from loganalyze.report import to_html
@@ -332,6 +332,11 @@ class _Reading:
             coverage,
             overrides=settings.overrides,
             profile=settings.profile,
+            unreadable=[
+                Unreadable(source.name, "; ".join(source.notes), reading.PARTLY)
+                for source in parts
+                if source.notes
+            ],
             command=f"loganalyze report {' '.join(source.name for source in parts)}",
             redactor=redactor,
         )

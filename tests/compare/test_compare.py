@@ -187,7 +187,10 @@ def test_sessions_of_one_log(simulated):
     assert [found.before.session.id, found.pairs[0].after.session.id] == [1, 2]
     pool = next(s for s in found.pairs[0].sizes if s.name == "KV capacity")
     assert (pool.before, pool.after) == (231120, 159277)
-    assert found.before.notes == []
+    (note,) = found.before.notes
+    assert note.startswith("it did not end well: The server died at 11:45:00: out of GPU memory")
+    assert found.pairs[0].headline.endswith(" The server of the run before died.")
+    assert found.pairs[0].after.notes == []
     assert all(f.session == 1 for f in found.before.report.findings)
 
 

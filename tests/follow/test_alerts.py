@@ -54,6 +54,13 @@ def test_what_began_and_ended_between_two_looks_is_told():
     assert told(alerts, [finding(200, 250)], 400) == [("alert", "KV001")]
 
 
+def test_a_warning_that_becomes_critical_is_told_once_more():
+    alerts = Alerts()
+    grows = [Severity.WARNING, Severity.WARNING, Severity.CRITICAL, Severity.CRITICAL]
+    said = [told(alerts, [finding(0, 15 * i, severity=s)], 15 * i) for i, s in enumerate(grows)]
+    assert said == [[("alert", "KV001")], [], [("worse", "KV001")], []]
+
+
 def test_a_second_saturation_is_a_second_alert():
     alerts = Alerts()
     said = []

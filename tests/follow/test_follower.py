@@ -124,8 +124,10 @@ def changes(saturated):
 
 def test_one_saturation_one_alert_one_all_clear(changes):
     told = [(c.event, c.finding.code) for c in changes if c.finding]
-    assert told == [("alert", "KV001"), ("clear", "KV001")]
-    alert, clear = (c for c in changes if c.finding)
+    assert told == [("alert", "KV001"), ("worse", "KV001"), ("clear", "KV001")]
+    alert, worse, clear = (c for c in changes if c.finding)
+    # A saturation of 300 s and a tenth of the log is critical.
+    assert [str(c.finding.severity) for c in (alert, worse)] == ["warning", "critical"]
     start = datetime(2026, 2, 24, 11, 30)
     # More load comes at 240 s and goes at 660 s; what is in the queue then takes a while.
     assert 240 < (alert.time - start).total_seconds() < 420

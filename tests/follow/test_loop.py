@@ -133,16 +133,20 @@ def test_standard_input_to_its_end_as_json(piped):
     assert done.returncode == 0, done.stderr
     objects = [json.loads(line) for line in done.stdout.splitlines()]
     told = [(o["event"], o["finding"]["code"]) for o in objects if o["finding"]]
-    assert told == [("alert", "KV001"), ("clear", "KV001")]
+    assert told == [("alert", "KV001"), ("worse", "KV001"), ("clear", "KV001")]
     assert objects[-1]["event"] == "end"
     assert "KV001" in {f["code"] for f in objects[-1]["findings"]}
     assert objects[-1]["verdict"]["primary"] == "KV001"
 
 
-def test_the_command_runs_once_per_alert_and_once_per_all_clear(piped):
+def test_the_command_runs_once_for_each_of_these(piped):
     _, out = piped
     told = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(t["event"], t["code"]) for t in told] == [("alert", "KV001"), ("clear", "KV001")]
+    assert [(t["event"], t["code"], t["severity"]) for t in told] == [
+        ("alert", "KV001", "warning"),
+        ("worse", "KV001", "critical"),
+        ("clear", "KV001", "critical"),
+    ]
 
 
 def test_plain_lines_when_not_a_terminal(saturated):

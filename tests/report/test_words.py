@@ -152,6 +152,7 @@ def test_the_longest_episodes_stay_in_log_order() -> None:
         ),
         (Action("", "mem_fraction_static", None, 0.93), "--mem-fraction-static 0.93"),
         (Action("", "--hicache-size", 48), "--hicache-size (now 48)"),
+        (Action("", "--hicache-size"), "--hicache-size (now: not in this log)"),
         (Action("", "--enable-dp-attention", False, True), "--enable-dp-attention"),
         (Action("Add replicas."), ""),
     ],

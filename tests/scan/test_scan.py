@@ -301,15 +301,52 @@ def test_query(archive, tmp_path, run):
     done = run("query", out, "SELECT host FROM runs ORDER BY host LIMIT 1", "--csv", check=0)
     assert done.stdout == "host\nnode1\n"
     assert "node1" in run("query", out, "SELECT host FROM runs", check=0).stdout
-    assert run("query", out, "SELECT nothing FROM runs").returncode == 2
-    assert run("query", out, "SELEC").returncode == 2
+    whole = run("query", out, "SELECT * FROM runs WHERE host = 'node1'", check=0).stdout
+    assert whole.count("\nhost                node1\n") == 3  # too wide for a table
+    assert "-- row 3 of 3" in whole
+    none = run("query", out, "SELECT host FROM runs WHERE host = 'x'", check=0).stdout
+    assert none.endswith("(no rows)\n")
     refused = run("query", out, "DROP TABLE runs")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "only a query" in refused.stderr
+    assert "DROP TABLE runs: is no query" in refused.stderr
     counted = "/* one */ WITH r AS (SELECT host FROM runs) SELECT count(*) AS n FROM r"
     assert '"n"' in run("query", out, counted, "--json", check=0).stdout
-    assert run("query", tmp_path / "none", "SELECT 1").returncode == 2
     assert "queue_req_max" in run("query", out, "--schema", check=0).stdout
+
+
+@pytest.mark.parametrize(
+    ("sql", "said", "hint"),
+    [
+        ("runs", "runs: is no query", '"SELECT * FROM runs"'),
+        ("SELECT hst FROM runs", "no column hst", "did you mean host?"),
+        ("SELECT 1 FROM rns", "no table rns", "runs, findings, episodes, series"),
+        ("SELECT * FORM runs", "character 10: expected end of statement, found FORM", "tables"),
+    ],
+)
+def test_a_statement_that_cannot_be_run_is_told_what_is_wrong(sql, said, hint, tmp_path, run):
+    (tmp_path / "dataset").mkdir()
+    done = run("query", tmp_path, sql)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert said in first
+    assert hint in second
+
+
+@pytest.mark.parametrize(("place", "said"), [("none", "no such folder"), (".", "no dataset")])
+def test_a_query_of_what_no_scan_wrote(place, said, tmp_path, run):
+    done = run("query", tmp_path / place, "SELECT 1")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_log_that_was_cut_off_is_told_each_time(tmp_path, run):
+    packed = gzip.compress(log_text(full=True, lines=300).encode())
+    (tmp_path / "cut.log.gz").write_bytes(packed[: len(packed) // 2])
+    for how in ("1 read", "1 unchanged"):
+        done = run("scan", tmp_path / "cut.log.gz", "-o", tmp_path / "out")
+        assert done.returncode == 3
+        assert f"({how}, 1 of them only in part)" in done.stdout
+        assert "cut.log.gz: cut off after " in done.stderr
 
 
 @pytest.mark.parametrize(
