@@ -1,5 +1,26 @@
-"""`python -m loganalyze`, for where the script is not on the path."""
+"""The program: `loganalyze`, or `python -m loganalyze` where the script is not on the path."""
 
-from loganalyze.cli import main
+import sys
 
-main(prog_name="loganalyze")
+from loganalyze.errors import missing_package
+
+
+def run() -> None:
+    """Run the command line; what goes wrong before it can say so itself is said here."""
+    try:
+        from loganalyze.cli import main
+
+        main(prog_name="loganalyze")
+    except KeyboardInterrupt:
+        print("loganalyze: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        print(f"loganalyze: {missing.message}\nhint: {missing.hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    run()

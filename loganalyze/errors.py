@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 
 
 def utf8(name: str) -> str:
@@ -40,3 +42,20 @@ class InputError(LogAnalyzeError):
 
 class UsageError(LogAnalyzeError):
     """The request itself makes no sense: an unknown rule, a bad limit, an existing output."""
+
+
+def missing_package(error: Exception) -> LogAnalyzeError | None:
+    """Say that a package which this one needs is not installed; None for any other error."""
+    from importlib import metadata
+
+    top = ((isinstance(error, ModuleNotFoundError) and error.name) or "").partition(".")[0]
+    if not top or top == "loganalyze" or top in sys.stdlib_module_names:
+        return None
+    try:
+        needs = metadata.requires("loganalyze") or []
+    except metadata.PackageNotFoundError:  # run from its folder
+        needs = []
+    bounded = (line.partition(";")[0].strip() for line in needs)
+    package = next((one for one in bounded if re.split(r"[^\w-]", one)[0] == top), top)
+    pip = shlex.join([sys.executable or "python", "-m", "pip", "install", package])
+    return LogAnalyzeError(f"the package {top} is not installed", hint=f"`{pip}` installs it")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from loganalyze.cli.query import query
 from loganalyze.cli.report import report
 from loganalyze.cli.scan import scan
 from loganalyze.cli.selfcheck import selfcheck
-from loganalyze.errors import LogAnalyzeError, utf8
+from loganalyze.errors import LogAnalyzeError, missing_package, utf8
 
 #: Exit statuses of every command (the README has the table).
 UNUSABLE = 2
@@ -82,8 +81,8 @@ class Program(click.Group):
             where = f"{error.filename}: " if error.filename else ""
             status = _fail(f"{where}{error.strerror or error}")
         except Exception as error:
-            if isinstance(error, ModuleNotFoundError) and (said := _missing(error.name or "")):
-                sys.exit(_fail(*said))
+            if missing := missing_package(error):
+                sys.exit(_fail(missing.message, missing.hint))
             # A mistake of ours. Python's own exit status would be 1, which means
             # "--fail-on was reached", so it cannot be left to Python.
             if os.environ.get("LOGANALYZE_DEBUG"):
@@ -99,23 +98,6 @@ def _fail(message: str, hint: str = "", status: int = UNUSABLE) -> int:
     """Print an error and return its exit status."""
     print_error(message, hint)
     return status
-
-
-def _missing(module: str) -> tuple[str, str] | None:
-    """Say that a package which this one needs is not installed; None for a module of our own."""
-    from importlib import metadata
-
-    top = module.partition(".")[0]
-    if not top or top == "loganalyze" or top in sys.stdlib_module_names:
-        return None
-    try:
-        needs = metadata.requires("loganalyze") or []
-    except metadata.PackageNotFoundError:  # run from its folder
-        needs = []
-    bounded = (line.partition(";")[0].strip() for line in needs)
-    package = next((one for one in bounded if re.split(r"[^\w-]", one)[0] == top), top)
-    pip = shlex.join([sys.executable or "python", "-m", "pip", "install", package])
-    return f"the package {top} is not installed", f"`{pip}` installs it"
 
 
 def _plain(message: str) -> str:

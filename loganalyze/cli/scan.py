@@ -195,7 +195,7 @@ def _said(done: Summary, output: str) -> list[str]:
     parts = ", ".join(f"{n:,} {what}" for n, what in counts if n)
     head = "interrupted: " if done.interrupted else ""
     return [
-        f"{head}{done.inputs:,} inputs ({parts}) in {done.seconds:.1f} s",
+        f"{head}{done.inputs:,} input{'s' * (done.inputs != 1)} ({parts}) in {done.seconds:.1f} s",
         f"{done.problems:,} of {done.runs:,} runs had a problem: {output.rstrip('/')}/index.html",
     ]
 

@@ -111,3 +111,34 @@ def test_a_reader_that_left_is_known(monkeypatch):
     monkeypatch.setattr(_outputs.click, "echo", left)
     monkeypatch.setattr(_outputs, "_drop_stdout", lambda: None)
     assert _outputs.to_stdout("text") is False
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("KeyboardInterrupt", 130, "loganalyze: interrupted\n"),
+        (
+            "ModuleNotFoundError(name='click')",
+            2,
+            "loganalyze: the package click is not installed\nhint: `",
+        ),
+    ],
+)
+def test_what_goes_wrong_while_the_program_starts_is_one_line(what, status, said):
+    code = (
+        "import builtins, runpy\nreal = builtins.__import__\n"
+        "def load(name, *rest, **more):\n"
+        f"    if name == 'click': raise {what}\n"
+        "    return real(name, *rest, **more)\n"
+        "builtins.__import__ = load\n"
+        "runpy.run_module('loganalyze', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr
