@@ -148,8 +148,13 @@ class Redactor:
         self.keep = keep
         self.removed: Counter[str] = Counter()
         self._hosts: dict[str, str] = {}
+        #: Hosts by the first part of their names, and how many hosts there are.
+        self._short: dict[str, str] = {}
+        self._numbers = 0
         self._addresses: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        #: Names that were given to logs, and how many asked for each.
+        self._taken: dict[str, int] = {}
         self._exact = _Words()  # names of logs and values of secret arguments
         self._words = _Words()  # names of hosts and users
 
@@ -256,10 +261,11 @@ class Redactor:
             end = _ENDING.search(source)
             stem = source[: end.start()] if end else source
             known = clean = self.text(stem) + source[len(stem) :]
-            taken, n = set(self._names.values()), 1
-            while clean in taken:
+            n = self._taken.get(known, 0)
+            while clean in self._taken:
                 n += 1
                 clean = f"{known} ({n})"
+            self._taken[known], self._taken[clean] = max(n, 1), max(self._taken.get(clean, 0), 1)
             self._names[source] = clean
             if clean != source:
                 self._exact.add(source, clean)
@@ -347,10 +353,12 @@ class Redactor:
         if _ADDRESS.fullmatch(name):
             return self._numbered(name)
         short = low.partition(".")[0]
-        same = next((h for h in self._hosts if low in (h, h.partition(".")[0]) or h == short), "")
         if low not in self._hosts:
-            number = len(set(self._hosts.values())) + 1
-            self._hosts[low] = self._hosts[same] if same else f"host-{number}"
+            same = self._short.get(low) or self._hosts.get(short)
+            if same is None:
+                self._numbers += 1
+            self._hosts[low] = same or f"host-{self._numbers}"
+            self._short.setdefault(short, self._hosts[low])
             for word in (name, name.partition(".")[0]):
                 if _TELLING.match(word):
                     self._words.add(word, self._hosts[low], "host names")
@@ -380,31 +388,68 @@ class Redactor:
 
 
 class _Words:
-    """Words that are replaced wherever they stand by themselves, the longest first."""
+    """Words that are replaced wherever they stand by themselves, the longest first.
+
+    An archive has thousands of names, so a text is not searched for each: where one of its runs
+    of letters is the first of some words, what stands there in their lengths is looked up.
+    """
 
     def __init__(self) -> None:
         self._instead: dict[str, tuple[str, str]] = {}
-        self._pattern: re.Pattern[str] | None = None
+        #: First run of letters -> how far into its words it stands, and how long they are.
+        self._by_run: dict[str, list[tuple[int, int]]] = {}
+        #: Words that may begin or end inside a run.
+        self._odd: list[str] = []
 
     def add(self, word: str, instead: str, what: str = "") -> None:
         """Learn a word, what stands in its place, and what it is called (empty: no count)."""
-        if word not in self._instead:
-            self._instead[word] = (instead, what)
-            self._pattern = None
+        if word in self._instead:
+            return
+        self._instead[word] = (instead, what)
+        run = _RUN.search(word)
+        if run is None or word[0] == "-" or word[-1] == "-":
+            self._odd.append(word)
+            self._odd.sort(key=len, reverse=True)
+            return
+        shapes = self._by_run.setdefault(run[0], [])
+        if (shape := (run.start(), len(word))) not in shapes:
+            shapes.append(shape)
+            shapes.sort(reverse=True)
 
     def replace(self, value: str, removed: Counter[str]) -> str:
         """Return the text without the words, and count them."""
-        if self._pattern is None:
-            words = sorted(self._instead, key=lambda w: (-len(w), w))
-            self._pattern = re.compile("|".join(map(_alone, words)) or r"(?!)")
+        for word in self._odd:
+            instead = self._instead[word][0].replace("\\", r"\\")
+            value, times = re.subn(_alone(word), instead, value)
+            self._count(word, times, removed)
+        if not self._by_run:
+            return value
+        out, end = [], 0
+        for run in _RUN.finditer(value):
+            for lead, length in self._by_run.get(run[0], ()):
+                start = run.start() - lead
+                word = value[max(start, 0) : start + length]
+                if start >= end and word in self._instead and _stands_alone(word, value, start):
+                    out += [value[end:start], self._instead[word][0]]
+                    end = start + len(word)
+                    self._count(word, 1, removed)
+                    break
+        return "".join([*out, value[end:]])
 
-        def instead(match: re.Match[str]) -> str:
-            text, what = self._instead[match[0]]
-            if what:
-                removed[what] += 1
-            return text
+    def _count(self, word: str, times: int, removed: Counter[str]) -> None:
+        what = self._instead[word][1]
+        if what and times:
+            removed[what] += times
 
-        return self._pattern.sub(instead, value)
+
+_RUN = re.compile(r"[A-Za-z0-9-]+")
+
+
+def _stands_alone(word: str, value: str, start: int) -> bool:
+    """Whether a word at a place of a text is no part of a longer one."""
+    end = start + len(word)
+    before = word[0].isalnum() and start and _RUN.match(value[start - 1])
+    return not before and not (word[-1].isalnum() and _RUN.match(value[end : end + 1]))
 
 
 def _alone(word: str) -> str:

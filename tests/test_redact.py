@@ -1,10 +1,14 @@
 """What must not reach an output: keys, credentials, addresses, hosts, names of people."""
 
+import re
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loganalyze import redact, server_args
 from loganalyze.model import Finding
@@ -175,3 +179,33 @@ def test_what_was_removed_is_counted():
     redactor = Redactor()
     redactor.text("10.1.2.3 and /home/alice/x and 10.1.2.3")
     assert redactor.removed == {"IP addresses": 2, "home folders": 1}
+
+
+#: Short words of these make up names that begin, end and hold one another.
+_BITS = st.sampled_from(["a", "b1", "-", "/", ".", "é", " ", "_"])
+
+
+@given(
+    st.lists(st.lists(_BITS, min_size=1, max_size=5).map("".join), max_size=4, unique=True),
+    st.lists(_BITS, max_size=14).map("".join),
+)
+def test_a_word_is_replaced_where_it_stands_alone_the_longest_first(words, text):
+    words = [w for w in words if re.search("[a-z0-9-]", w) and not (w[0] == "-" or w[-1] == "-")]
+    ours, said = redact._Words(), Counter()
+    for number, word in enumerate(words):
+        ours.add(word, f"<{number}>", "words")
+    alone = [
+        (r"(?<![A-Za-z0-9-])" if w[0].isalnum() else "")
+        + re.escape(w)
+        + (r"(?![A-Za-z0-9-])" if w[-1].isalnum() else "")
+        for w in sorted(words, key=lambda w: -len(w))
+    ]
+    pattern = re.compile("|".join(alone) or r"(?!)")
+    assert ours.replace(text, said) == pattern.sub(lambda m: f"<{words.index(m[0])}>", text)
+    assert said["words"] == len(pattern.findall(text))
+
+
+def test_a_word_that_ends_in_a_dash_is_found_within_a_run():
+    ours = redact._Words()
+    ours.add("-x-", "<>")
+    assert ours.replace("a-x-b", Counter()) == "a<>b"

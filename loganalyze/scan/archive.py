@@ -8,6 +8,7 @@ what comes back is entered into the state (see state.py) every now and then.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import sqlite3
@@ -37,6 +38,12 @@ _ENTER_S, _ENTER_FRAC, _ENTER_BYTES = 1.0, 0.02, 64 << 20
 _PAGE_S, _PAGE_FRAC = 30.0, 0.1
 
 _NO_ROOM = "what was finished is kept: make room and run the scan again"
+
+
+def _next(error: OSError) -> str:
+    """Say what to do about a folder that cannot be written to."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return _NO_ROOM if full else "choose a folder that may be written to"
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def scan(
     except BrokenPipeError:  # whoever was told has gone
         raise
     except OSError as error:
-        raise InputError(f"{out}: {error.strerror or error}", hint=_NO_ROOM) from error
+        raise InputError(f"{out}: {error.strerror or error}", hint=_next(error)) from error
 
 
 @dataclass
@@ -602,7 +609,7 @@ class _Scan:
             self._state.commit(change)
         except OSError as error:
             raise InputError(
-                f"{self._state.out}: cannot be written ({error.strerror})", hint=_NO_ROOM
+                f"{self._state.out}: cannot be written ({error.strerror})", hint=_next(error)
             ) from error
 
     def _purge(self, change: Change, gone: Sequence[Run]) -> None:
@@ -659,7 +666,7 @@ class _Scan:
             state.commit(change)
         except OSError as error:
             raise InputError(
-                f"{state.out}: cannot be written ({error.strerror})", hint=_NO_ROOM
+                f"{state.out}: cannot be written ({error.strerror})", hint=_next(error)
             ) from error
 
 
