@@ -24,8 +24,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-#: Half of a surrogate pair: a text that holds it can be written nowhere.
-_HALF = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+#: Half of a surrogate pair: a text that holds it can be written nowhere. A backslash that is
+#: itself escaped begins no escape.
+_HALF = re.compile(r"(?<!\\)(?:\\\\)*\\[uU](?:0000)?[dD][89a-fA-F]")
 _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 

@@ -128,6 +128,13 @@ TRACEBACK = (
     "[2026-01-05 10:00:09 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
     '  File "\udc80.py", line 1, in f\nValueError: CUDA out of memory, \ud83d\n'
 )
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"'\uda'", r"x\\ud800", r"C:\users\data"])
+def test_a_text_that_only_looks_like_half_of_a_pair_is_read_back(text):
+    assert server_args.parse(f"ServerArgs(a={text!r}, b=2)") == {"a": text, "b": 2}
+
+
 ARGUMENTS = "[2026-01-05 09:59:00] server_args=ServerArgs(model_path='\udc80')\n"
 
 
