@@ -16,6 +16,7 @@ from email.utils import formatdate
 
 import polars as pl
 import pytest
+from azure_server import BlobServer
 from scanned import free_port, log_text, needed
 
 from loganalyze.scan import archive as library
@@ -78,15 +79,8 @@ def google(tmp_path, monkeypatch):
         yield "gs"
 
 
-@pytest.fixture
-def azure(monkeypatch):
-    """A container `logs` of two logs, in Microsoft's own emulator where that is installed."""
-    obstore = needed("obstore")
-    if (azurite := shutil.which("azurite-blob")) is None:
-        pytest.skip("no azurite-blob: npm install -g azurite")
-    port = free_port()
-    root = f"http://127.0.0.1:{port}"
-    command = [azurite, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)]
+def azure_at(root, monkeypatch):
+    """Name an Azure server, with the account that every emulator has."""
     for name, value in {
         "AZURE_STORAGE_USE_EMULATOR": "true",
         "AZURITE_BLOB_STORAGE_URL": root,
@@ -94,6 +88,29 @@ def azure(monkeypatch):
         "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
     }.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def azure(monkeypatch):
+    """A container `logs` of two logs, behind the parts of Azure's API that reading needs."""
+    needed("obstore")
+    blobs = {name: text.encode() for name, text in LOGS.items()}
+    with BlobServer(AZURITE, AZURITE_KEY, "logs", blobs) as server:
+        azure_at(server.root, monkeypatch)
+        yield "az"
+        remote._store.cache_clear()
+
+
+@pytest.fixture
+def azurite(monkeypatch):
+    """The same container in Microsoft's own emulator, where that is installed."""
+    obstore = needed("obstore")
+    if (azurite := shutil.which("azurite-blob")) is None:
+        pytest.skip("no azurite-blob: npm install -g azurite")
+    port = free_port()
+    root = f"http://127.0.0.1:{port}"
+    command = [azurite, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)]
+    azure_at(root, monkeypatch)
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
     said = "".join(f"{name}:{value}\n" for name, value in headers.items())
     what = f"PUT{chr(10) * 12}{said}/{AZURITE}/{AZURITE}/logs\nrestype:container"
@@ -131,6 +148,18 @@ def test_google(google, tmp_path):
 
 def test_azure(azure, tmp_path):
     scanned_like_a_folder(azure, tmp_path)
+
+
+def test_azure_with_a_wrong_key_is_refused_in_words(azure, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"wrong").decode())
+    remote._store.cache_clear()
+    (found,) = inputs.find(["az://logs/2026/"], "/nowhere")
+    assert found.error.startswith("cannot be listed (")
+    assert "403" in found.error
+
+
+def test_azurite(azurite, tmp_path):
+    scanned_like_a_folder(azurite, tmp_path)
 
 
 @pytest.mark.parametrize("address", ["az://logs/one.log", "az://logs/2026/", "adl://logs/*.log"])
