@@ -27,8 +27,10 @@ from loganalyze.prefixes import (
     Prefix,
     Span,
     Style,
+    escape,
     read_prefix,
     spread,
+    string_end,
     style_of,
     whole,
 )
@@ -57,6 +59,8 @@ _TELLING = (
 _TELLING_PATTERN = re.compile(b"|".join(map(re.escape, _TELLING)))
 _TELLING_LINES = 400
 _COLOUR = re.compile(r"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
+#: How a string of JSON and the like writes line ends.
+_LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")
 
 
@@ -137,8 +141,8 @@ class Reader:
             if prefix is None or (found and _QUOTES & set(text[done:start])):
                 continue
             fmt = self.formats[int(str(m.lastgroup)[1:])]
-            if found and found[0][3].json:
-                prefix = replace(prefix, json=True)
+            if found and found[0][3].quote:
+                prefix = replace(prefix, quote=found[0][3].quote)
             if not found and not self.house.believes(chain_of(fmt, prefix)):
                 return [_quoted(fmt, text, m.start(), prefix)] if fmt.frame == "batch" else []
             found.append((fmt, start, m.start(), prefix))
@@ -255,8 +259,10 @@ def _read_record(
     fmt: Format, text: str, start: int, at: int, end: int, prefix: Prefix, broken_off: bool
 ) -> Reading:
     body, open_end = text[at:end], broken_off or end < len(text)
-    if fmt.whole and prefix.json:
-        body = _json_text(text, at) or body
+    if fmt.whole and prefix.quote:
+        body = _whole_text(text, at, prefix.quote) or body
+    elif prefix.quote and fmt.frame in ("batch", "startup"):  # what is beside may be anybody's
+        body = body[: string_end(body, 0, prefix.quote, inclusive=False)]
     spans: list[Span] = []
     values = dict(fmt.fixed) | prefix.values
     explained: list[tuple[int, int]] = []
@@ -276,7 +282,7 @@ def _read_record(
                 # The anchor must stay in the pattern, or it would fit any line.
                 pattern = spread(body[v0 : min(v1, anchored)]) + pattern * (v1 > anchored)
             spans.append(Span(at + v0, at + v1, f.column, pattern))
-    left = _left_over(body, explained, prefix.json)
+    left = _left_over(body, explained, prefix.quote)
     cut = False
     if any(n not in values for n in fmt.needs):
         parts = [p for p in re.split(r"[,.] ", body.rstrip(", ")) if p]
@@ -296,11 +302,11 @@ def _read_record(
     if broken:
         del values[str(spans.pop().name)]
     message = body
-    if prefix.json:
-        message = body[:anchored] + _json_message(body[anchored:])
+    if prefix.quote:
+        message = body[:anchored] + _string_text(body[anchored:], prefix.quote)
     lo, hi = (0, len(RELEASES) - 1) if open_end else _releases(fmt, values, message, prefix.text)
     values |= {"release_lo": str(lo), "release_hi": str(hi)}
-    quoted = not prefix.json and fmt.frame == "batch" and bool(re.match(r"\s*[\"'\\]", left))
+    quoted = not prefix.quote and fmt.frame == "batch" and bool(re.match(r"\s*[\"'\\]", left))
     return Reading(
         format=fmt,
         start=start,
@@ -341,7 +347,7 @@ def _bounds(fmt: Format, columns: frozenset[str], message: str, prefix: str) -> 
     return bounds(r.releases for r in rules)
 
 
-def _left_over(body: str, explained: list[tuple[int, int]], json: bool) -> str:
+def _left_over(body: str, explained: list[tuple[int, int]], quote: str) -> str:
     """Return what no field of the format explains, without the wrapper's end."""
     out, pos = [], 0
     for start, end in sorted(explained):
@@ -349,8 +355,8 @@ def _left_over(body: str, explained: list[tuple[int, int]], json: bool) -> str:
             out.append(body[pos:start])
         pos = max(pos, end)
     last = body[pos:]
-    if json:
-        last = _json_message(last)
+    if quote:
+        last = _string_text(last, quote)
     out.append(last)
     return "".join(out).strip(" ,.;\r\n\t[]()")
 
@@ -441,9 +447,12 @@ def layout_of(reading: Reading) -> Layout | None:
         if any(f.column not in reading.values for f in reading.format.fields):
             return None  # on another line of this layout, the rest may hold it
         end = r"[^\x00]*$" if pos < len(text) else "$"
-    elif reading.prefix.json:
+    elif reading.prefix.quote:
+        quote = reading.prefix.quote
+        if string_end(tail, 0, quote) == len(tail) and not tail.endswith(quote):
+            return None
         # A second record on the line would bring a `#`.
-        end = spread(_json_message(tail)) + r'[\\"][^#\x00]*$'
+        end = spread(_string_text(tail, quote)) + rf"{_LINE_END}{escape(quote)}[^#\x00]*$"
     else:
         # A comma at the end tells releases apart, blanks do not.
         body = tail.rstrip(", ")
@@ -503,8 +512,11 @@ def _is_cell(span: Span) -> bool:
     return span.pattern in ("-?[0-9]+", r"-?[0-9]+\.[0-9]+", "True|False")
 
 
-def _json_text(text: str, at: int) -> str | None:
-    """Return the message at `at` in a JSON string, or in a string inside one, as it was."""
+def _whole_text(text: str, at: int, quote: str) -> str | None:
+    """Return the message at `at` in a string, or in a string inside one, as it was."""
+    if quote == "'":  # YAML doubles those inside
+        stop = text.rfind("'", at)
+        return text[at:stop].replace("''", "'") if stop > at else None
     before = text[: text.rfind('"', 0, at)]
     slashes = len(before) - len(before.rstrip("\\"))
     message = text[at:]
@@ -516,6 +528,9 @@ def _json_text(text: str, at: int) -> str | None:
     return whole(message).rstrip("\n")
 
 
-def _json_message(tail: str) -> str:
-    """Return the part of `tail` before the end of the JSON string that holds the message."""
-    return re.split(r'\\*[nr]?\\*"', tail, maxsplit=1)[0]
+def _string_text(tail: str, quote: str) -> str:
+    """Return the part of `tail` before the end of the string that holds the message."""
+    end = string_end(tail, 0, quote, inclusive=False)
+    while end > 1 and tail[end - 1] in "nrt" and tail[end - 2] == "\\":
+        end = len(tail[: end - 1].rstrip("\\"))
+    return tail[:end]

@@ -57,10 +57,11 @@ _ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}}
 _ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
 _ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
-_DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r])\s*$")
+_DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
 _EPOCH = re.compile(
-    r'\\*"+(?:ts|time|timestamp|created|@timestamp|date|timeUnixNano|__REALTIME_TIMESTAMP)\\*"+'
-    r'\s*:\s*(?:\\*"+)?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)[0-9]{0,6}(?![0-9])'
+    r"""\\*["']+(?:ts|time|timestamp|created|@timestamp|date|timeUnixNano|"""
+    r"""__REALTIME_TIMESTAMP)\\*["']+\s*:\s*"""
+    r"""(?:\\*["']+)?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)[0-9]{0,6}(?![0-9])"""
 )
 _JSON_STREAM = re.compile(
     r'\\*"+(?:pod_name|pod|container_name|container|instance|hostname|host|unit|_SYSTEMD_UNIT|_PID)'
@@ -138,7 +139,8 @@ class Prefix:
         own: whether the stamp is SGLang's, not a wrapper's.
         zone: zone of the wrapper's clock as printed.
         wrapper_stamp: stamp of the wrapper, beside SGLang's own.
-        json: whether the message is a value in quotes, of JSON or the like.
+        quote: how the quotes around the message are written, where it is a value of JSON, of
+            YAML, of a table or the like; empty where it stands by itself.
         text: SGLang's own part of it, as printed.
         chain: what the line is wrapped in, from the outside; empty for SGLang's own format,
             `BARE` last for a message without it. What may stand before some lines of a log
@@ -151,7 +153,7 @@ class Prefix:
     own: bool = False
     zone: str | None = None
     wrapper_stamp: str | None = None
-    json: bool = False
+    quote: str = ""
     text: str = ""
     chain: tuple[str, ...] = ()
 
@@ -191,7 +193,12 @@ class House:
 
     def believes(self, chain: tuple[str, ...]) -> bool:
         """Whether a record of this log may stand behind such a prefix."""
-        return not chain or not self._believed or chain in self._believed
+        return (
+            not chain
+            or not self._believed
+            or chain in self._believed
+            or (*chain, BARE) in self._believed
+        )
 
 
 def _extends(style: Style, other: Style) -> bool:
@@ -319,7 +326,7 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         own=own is not None,
         zone=found.zone,
         wrapper_stamp=found.wrapper_stamp,
-        json=bool(found.levels),
+        quote=found.levels[-1].quote if found.levels else "",
         text=text[mark.start() : mark.end()] if mark else "",
         chain=tuple(found.chain),
     )
@@ -398,7 +405,7 @@ def _peel(found: _Found, after: str) -> bool:
             found.pos += len(re.match(r"\\+[nrt]|\s", found.text[found.pos :])[0])  # type: ignore[index]
         if kind == "csv":
             csv = True
-        else:
+        elif level.quote != "'":
             slashes = 2 * slashes + 1
 
 
@@ -435,12 +442,17 @@ def _open_string(
         beside it. No string and a kind where there are quotes that cannot be understood.
     """
     text, pos = found.text, found.pos
-    if quote not in text[pos:]:
+    firsts = {q: i for q in (quote, "'") if (i := text.find(q, pos)) >= 0}
+    if not firsts:
         return None, "", (), set()
+    if min(firsts, key=lambda q: firsts[q]) == "'":
+        quote, csv = "'", False
     while text[pos].isspace():
         pos += 1
     if not csv and (m := _pairs(quote).match(text, pos)):
         return _Level(pos, m.end(), quote), "pairs", (m["key"],), set()
+    if not csv and (m := _scalar(quote).match(text, pos)):
+        return _Level(pos, m.end(), quote), "scalar", (m["key"],) if m["key"] else (), set()
     starts = text[pos] in "{["
     if not (csv or starts) and quote == '"' and (at := _csv_field(text, pos)) is not None:
         return _Level(pos, at, quote), "csv", (), set()
@@ -458,10 +470,28 @@ def _open_string(
 
 
 def _pairs(quote: str) -> re.Pattern[str]:
-    """Return a pattern for logfmt up to the quote before a value."""
-    inside = r'(?:[^"\\]|\\.)*"' if quote == '"' else '[^"]*"'
-    value = rf'(?:{re.escape(quote)}{inside}|[^\s"]*)'
-    return re.compile(rf"(?:[\w.@/-]+={value}\s+){{0,64}}(?P<key>[\w.@/-]+)={re.escape(quote)}")
+    """Return a pattern for logfmt, or TOML, up to the quote before a value."""
+    q = quote[-1]
+    inside = rf"(?:[^{q}\\]|\\.)*{q}" if quote == q else f"[^{q}]*{q}"
+    value = rf"(?:{re.escape(quote)}{inside}|[^\s{q}]*)"
+    return re.compile(
+        rf"(?:[\w.@/-]+={value}\s+){{0,64}}(?P<key>[\w.@/-]+) ?= ?{re.escape(quote)}"
+    )
+
+
+def _scalar(quote: str) -> re.Pattern[str]:
+    """Return a pattern for YAML, or what Python prints of a text, up to its quote.
+
+    A text in double quotes alone is a table of one cell.
+    """
+    key = r"(?:- +){0,4}(?P<key>[\w.@/-]+): +"
+    alone = r"(?:- +){0,4}b?" if quote == "'" else r"(?:(?:- +){1,4}b?|b)"
+    return re.compile(rf"(?:{key}|{alone}){re.escape(quote)}")
+
+
+def _token(quote: str) -> str:
+    """Return a pattern for what may be such a quote, however it is escaped."""
+    return rf"\\*{quote[-1] * quote.count(quote[-1])}"
 
 
 def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int, set[str]] | None:
@@ -479,11 +509,12 @@ def _json_path(text: str, at: int, quote: str) -> tuple[tuple[str, ...], int, se
     keys: list[str | None] = [None]
     beside: list[set[str]] = [set()]
     last, start = "", -1
-    tokens = re.compile(r'\\*""|"|[{}\[\],:]' if quote.endswith('""') else r'\\*"|[{}\[\],:]')
+    lone = '|"' if quote.endswith('""') else ""
+    tokens = re.compile(_token(quote) + lone + r"|[{}\[\],:]")
     for m in tokens.finditer(text, at):
         token = m[0]
-        if token[-1] == '"':
-            if token.count('"') != quote.count('"'):
+        if token[-1] == quote[-1]:
+            if token.count(quote[-1]) != quote.count(quote[-1]):
                 return None  # the field of the table ends
             is_quote = (len(token) - len(quote)) % (2 * slashes + 2) == 0
             if start >= 0 and is_quote:
@@ -515,14 +546,14 @@ def _keys_behind(text: str, quote: str) -> set[str]:
     """Return the keys behind the string in which `text` starts, in the same object."""
     keys: set[str] = set()
     depth, last, start = 0, "", -1
-    pattern = r'\\*"' if quote.count('"') == 1 else r'\\*""'
-    for m in re.compile(pattern + r"|[{}\[\]:]").finditer(text, _string_end(text, 0, quote)):
+    tokens = re.compile(_token(quote) + r"|[{}\[\]:]")
+    for m in tokens.finditer(text, string_end(text, 0, quote)):
         token = m[0]
         if token == quote:
             if start >= 0:
                 last = text[start : m.start()]
             start = m.end() if start < 0 else -1
-        elif start >= 0 or token[-1] == '"':
+        elif start >= 0 or token[-1] == quote[-1]:
             continue
         elif token in "{[":
             depth += 1
@@ -647,18 +678,18 @@ def _beside(
     behind: list[tuple[str, int]] = []
     at = 0
     for k, level in reversed(list(enumerate(levels))):
-        at = _string_end(after, at, level.quote)
+        at = string_end(after, at, level.quote)
         outer = levels[k - 1].quote if k else None
-        stop = _string_end(after, at, outer, inclusive=False) if outer else len(after)
+        stop = string_end(after, at, outer, inclusive=False) if outer else len(after)
         behind.append((after[at:stop], after_at + at))
         at = stop
     for level, piece in zip(levels, reversed(behind), strict=True):
         yield level.content, [(text[level.start : level.content], level.start), piece]
 
 
-def _string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int:
+def string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int:
     """Return where the string ends in which `text` stands at `at`."""
-    for m in re.compile(r'\\*"' if quote.count('"') == 1 else r'\\*""').finditer(text, at):
+    for m in re.compile(_token(quote)).finditer(text, at):
         if m[0] == quote:
             return m.end() if inclusive else m.start()
     return len(text)
