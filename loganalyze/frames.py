@@ -89,6 +89,7 @@ class Rows:
         partial: batch records with text that no field explains.
         more: lines of records beyond their first.
         cut: numbers of lines with a statistics record that could not be read.
+        echoes: of lines with one in somebody's text: the number, and what may be shown.
         several: whether a line may hold more than one record.
     """
 
@@ -99,6 +100,7 @@ class Rows:
         self.partial = 0
         self.more = 0
         self.cut: set[int] = set()
+        self.echoes: dict[int, str] = {}
         self.several = False
         self._yearless = False
 

@@ -28,6 +28,7 @@ from loganalyze.prefixes import (
     Span,
     Style,
     escape,
+    is_request,
     read_prefix,
     spread,
     string_end,
@@ -79,6 +80,7 @@ class Reading:
         partial: text was left over that no field of the format explains.
         cut: a field that every such line has is missing; the values are not to be used.
         open_end: the line broke off, or another record follows: the end may be missing.
+        echo: it stands in somebody's text, and is none of the log's own by all that is known.
     """
 
     format: Format
@@ -91,6 +93,7 @@ class Reading:
     partial: bool
     cut: bool
     open_end: bool
+    echo: bool = False
 
 
 class Reader:
@@ -127,6 +130,7 @@ class Reader:
         """Read the records of one line: none, one, or several where writers interleaved."""
         text = line.rstrip(CUT)
         found: list[tuple[Format, int, int, Prefix]] = []
+        echo: tuple[Format, int] | None = None
         done = 0
         at = 0
         anchors = self._anchor_pattern(text)
@@ -138,9 +142,11 @@ class Reader:
             prefix = read_prefix(
                 text[start : m.start()], "" if found else text[m.end() :], m.end() - start
             )
+            fmt = self.formats[int(str(m.lastgroup)[1:])]
+            if prefix is None and fmt.frame == "batch" and echo is None:
+                echo = fmt, m.start()
             if prefix is None or (found and _QUOTES & set(text[done:start])):
                 continue
-            fmt = self.formats[int(str(m.lastgroup)[1:])]
             if found and found[0][3].quote:
                 prefix = replace(prefix, quote=found[0][3].quote)
             if not found and not self.house.believes(chain_of(fmt, prefix)):
@@ -149,6 +155,8 @@ class Reader:
             done = m.end()
             if fmt.multiline or fmt.whole or fmt.closed:
                 break  # the rest of the line is its own
+        if echo and not found:
+            return _echoes(*echo, text)
         ends = [f[1] for f in found[1:]] + [len(text)]
         return [
             _read_record(fmt, text, start, at, end, prefix, text != line)
@@ -242,6 +250,14 @@ def _quoted(fmt: Format, text: str, at: int, prefix: Prefix) -> Reading:
     return Reading(
         fmt, at, f"... {shown}", 0, prefix, (), {}, partial=False, cut=True, open_end=True
     )
+
+
+def _echoes(fmt: Format, at: int, text: str) -> list[Reading]:
+    """Return statistics in quotes or in a sentence, but for those in a logged request."""
+    columns = {field.column for field, *_ in fmt.find_fields(text[at : at + MAX_PREFIX])}
+    if is_request(text[:at]) or not columns.issuperset(fmt.needs):
+        return []
+    return [replace(_quoted(fmt, text, at, Prefix()), echo=True)]
 
 
 def _own_start(text: str, start: int, at: int) -> int | None:

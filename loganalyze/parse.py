@@ -53,8 +53,21 @@ class _Counts:
     known: int = 0
     unrecognised: int = 0
     partial: int = 0
+    echoes: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     samples: list[Sample] = field(default_factory=list)
+    echo_samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def unread(self) -> int:
+        """Lines that look like statistics: in a log without any, quoted ones do, too."""
+        return self.unrecognised + (0 if self.batch else self.echoes)
+
+    @property
+    def shown(self) -> list[Sample]:
+        """Samples of those."""
+        both = self.samples + ([] if self.batch else self.echo_samples)
+        return sorted(both, key=lambda sample: sample.line_no)[:SAMPLES]
 
 
 class Parser:
@@ -125,10 +138,10 @@ class Parser:
             lines_total=sum(c.total for c in every),
             lines_batch=sum(c.batch for c in every),
             lines_known=sum(min(c.known, c.total) for c in every),  # a line may name two requests
-            lines_unrecognised=sum(c.unrecognised for c in every),
+            lines_unrecognised=sum(c.unread for c in every),
             lines_partial=sum(c.partial for c in every),
             by_kind=dict(sorted(kinds.items(), key=lambda k: (-k[1], k[0]))),
-            samples=tuple(s for c in every for s in c.samples)[:SAMPLES],
+            samples=tuple(s for c in every for s in c.shown)[:SAMPLES],
             notes=tuple(
                 f"{name}: {note}"
                 for name in names
@@ -144,6 +157,11 @@ class Parser:
             self._read_lines(_clean(lines, cut.odd), rows, samples, source)
         room = SAMPLES - len(counts.samples)
         counts.samples += [Sample(source.name, *s) for s in sorted(samples)[:room]]
+        counts.echoes += len(rows.echoes)
+        room = SAMPLES - len(counts.echo_samples)
+        counts.echo_samples += [
+            Sample(source.name, *s) for s in sorted(rows.echoes.items())[:room]
+        ]
         counts.partial += rows.partial
         counts.unrecognised += len(rows.cut)
         counts.known += rows.more + cut.n_inside
@@ -246,6 +264,9 @@ def _take(
     """Take the records of one line as they were read field by field."""
     line_no, seq, more = (line.get(name) or 0 for name in ("line_no", "seq", "more"))
     for k, reading in enumerate(readings):
+        if reading.echo:
+            rows.echoes[line_no] = reading.text[:SAMPLE_CHARS]
+            continue
         _tell_zone(reading, source)
         if reading.cut and MARK.search(reading.text.encode()) is None:
             continue  # the search finds such lines only where a block is split whole

@@ -283,6 +283,11 @@ def unwrap(line: str) -> tuple[str | None, str]:
     return stream, text
 
 
+def is_request(text: str) -> bool:
+    """Whether a text is of a request that was logged: what follows may be anything."""
+    return _ECHO.search(text) is not None
+
+
 def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     """Read what stands before a message.
 
@@ -294,7 +299,7 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     Returns:
         None where the message is quoted text and not a record of the server's own.
     """
-    if _ECHO.search(text):
+    if is_request(text):
         return None
     found = _Found(text)
     if not _peel(found, after):

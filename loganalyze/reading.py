@@ -65,7 +65,15 @@ def read_all(
             looks_like, hint = guess(source)
             lines = f"{source.lines:,} line{'s' * (source.lines != 1)}"
             message = "; ".join([f"no SGLang line in {lines}", *source.notes])
-            failed.append(Unreadable(source.name, message, f"looks like {looks_like}; {hint}"))
+            hint = f"looks like {looks_like}; {hint}"
+            coverage = parser.coverage(source)
+            if coverage.lines_unrecognised:
+                first = coverage.samples[0].line_no
+                hint = (
+                    f"{coverage.lines_unrecognised:,} of them look like its statistics inside of "
+                    f"other text, the first on line {first}; {hint}"
+                )
+            failed.append(Unreadable(source.name, message, hint))
     if not read:
         raise InputError(f"{failed[0].name}: {failed[0].message}", hint=failed[0].hint)
     return read, failed

@@ -954,3 +954,68 @@ def test_a_tag_glued_to_a_coloured_stamp(tmp_path):
     assert frames.batch["time"].to_list() == times
     assert frames.batch["time_has_date"].all()
     assert frames.batch["stream"].unique().sort().to_list() == ["d1", "p0"]
+
+
+#: name: line k of a log, wrapped in quotes other than JSON's
+QUOTED: dict[str, Callable[[int], str]] = {
+    "gcloud's YAML": lambda k: f"---\ninsertId: a{k}\nseverity: ERROR\ntextPayload: '{own(k)}'",
+    "YAML": lambda k: f"- log: '{own(k)}'\n  stream: stderr",
+    "YAML, double quotes": lambda k: f'- message: "{own(k)}"',
+    "YAML list": lambda k: f"  - '{own(k)}'",
+    "TOML": lambda k: f'message = "{own(k)}"',
+    "bytes": lambda k: repr(f"{own(k)}\n".encode()),
+    "text": lambda k: f"{own(k)!r},",
+    "list": lambda k: repr([own(k)]),
+    "dict": lambda k: repr({"time": f"2026-11-20T10:00:{k:02d}", "log": own(k), "n": k}),
+    "pairs": lambda k: f"time=x level=info msg='{own(k)}'",
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+@pytest.mark.parametrize("n", [5, 120])
+def test_quotes_of_any_kind(name, n, tmp_path):
+    text = "".join(QUOTED[name](k % 30) + "\n" for k in range(n))
+    frames, coverage, _ = read(log(tmp_path, text))
+    ks = [k % 30 for k in range(n)]
+    assert frames.batch.select("time", "running_req", "queue_req", "tp_rank").rows() == [
+        (times(k), 100 + k, k, 0) for k in ks
+    ]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_fields_beside_the_message_are_not_its_own(tmp_path):
+    cut_off = own(3).rpartition(", #queue-req")[0]
+    lines = [
+        json.dumps({"log": cut_off, "note": "x, #queue-req: 77"}),
+        json.dumps({"log": own(1)}),
+    ]
+    assert rows_of(log(tmp_path, "\n".join(lines) + "\n"), "queue_req") == [(None,), (1,)]
+
+
+@pytest.mark.parametrize("line", [{"text": own(3)}, {"body": own(3)}])
+def test_statistics_in_quotes_are_told_where_there_are_no_others(line, tmp_path):
+    """They may be a prompt, so they are not counted; but they may be all there is."""
+    lines = [json.dumps(line)] * 12
+    frames, coverage, _ = read(log(tmp_path, "\n".join(lines) + "\n"), "errors")
+    assert frames is None or frames.batch.is_empty()
+    assert coverage.lines_unrecognised == 12
+    assert [sample.line_no for sample in coverage.samples] == list(range(1, 11))
+    request = f"[{stamp(1)}] Receive: obj=GenerateReqInput(text='{FAKE}')"
+    _, coverage, _ = read(log(tmp_path, request + "\n"), "errors")
+    assert coverage.lines_unrecognised == 0
+
+
+def test_a_logger_without_stamps_of_its_own_logs_events_too(tmp_path):
+    retract = "KV cache pool is full. Retract requests. #retracted_reqs: 3"
+    pool = "KV Cache is allocated. #tokens: 1000, K size: 1.00 GB, V size: 1.00 GB"
+    messages = [pool, *[body(k) for k in range(20)], retract]
+    for form in (
+        lambda k, text: json.dumps({"event": text, "timestamp": stamp(k % 60)}),
+        lambda k, text: f"{stamp(k % 60)} | INFO | sglang.srt:log:214 - {text}",
+        lambda k, text: f"INFO     sglang.srt:scheduler.py:{k + 100} {text}",
+    ):
+        lines = [form(k, text) for k, text in enumerate(messages)]
+        frames, _, _ = read(log(tmp_path, "\n".join(lines) + "\n"))
+        assert frames.batch["queue_req"].to_list() == list(range(20))
+        assert frames.event["num_retracted_reqs"].to_list() == [3]
+        assert frames.startup.select("num_tokens", "pool_label").rows() == [(1000, None)]
