@@ -99,6 +99,8 @@ _OTEL = re.compile(
     r'(?i)\\*"+(?:severity_?(?:text|number)|(?:observed_?)?time_?unix_?nano|observed_?timestamp)'
     r'\\*"+\s*:'
 )
+#: A field of CloudWatch Insights' that holds the line.
+_INSIGHTS = re.compile(r'\\*"field\\*"\s*:\s*\\*"@message\\*"\s*,\s*\\*"value\\*"')
 #: Words that announce somebody's text.
 _PROSE = re.compile(
     r"(?i)(?<![\w.@/-])(?:prompts?|user|assistant|human|question|query|request|reply|inputs?|"
@@ -589,6 +591,8 @@ def _may_log(keys: tuple[str, ...], beside: set[str], text: str) -> bool:
         return False
     if leaf in ("body", "stringValue") or "body" in path:
         return _OTEL.search(text) is not None
+    if leaf == "value" and "field" in beside:
+        return _INSIGHTS.search(text) is not None
     return leaf not in _PROMPT_LEAVES
 
 

@@ -24,7 +24,19 @@ from typing import IO, NamedTuple, cast
 from loganalyze.archives import Tar, Zip
 from loganalyze.errors import InputError, utf8
 from loganalyze.model import LogSource
-from loganalyze.streams import Counted, Lenient, Spool, Utf8, codec_of, encoding_of, open_codec
+from loganalyze.streams import (
+    Breaks,
+    Broken,
+    Counted,
+    Lenient,
+    Spool,
+    Utf8,
+    breaks_of,
+    codec_of,
+    encoding_of,
+    is_json,
+    open_codec,
+)
 
 try:
     from stringzilla import Str as Str
@@ -78,7 +90,8 @@ class Source:
         group: name of the rotated set it belongs to; its own name where it stands alone.
         size_bytes: size as stored; None for standard input until it was read.
         kind: file, gzip, zstd, xz, bzip2, lz4, stdin, tar member, zip member; with ", utf-16"
-            and the like where the text had to be recoded.
+            and the like where the text had to be recoded, ", split" where its records stand on
+            one line.
         tz: zone that a wrapper's stamps gave, once it was read.
         notes: what went wrong while reading, in plain words.
         remarks: what a reader of the results should know about it.
@@ -105,6 +118,7 @@ class Source:
         self._open_stored = open_stored
         self._codecs = codecs_
         self._encoding = encoding
+        self._breaks: Breaks | None = None
         self._index: list[tuple[int, int]] = []
         self._stored = 0
         self._sha256: str | None = None
@@ -150,6 +164,8 @@ class Source:
             stream = cast("IO[bytes]", Lenient(stream, counted, self.note))
         if self._encoding:
             stream = cast("IO[bytes]", Utf8(stream, self._encoding))
+        if self._breaks:
+            stream = cast("IO[bytes]", Broken(stream, self._breaks))
         return io.BufferedReader(cast("io.RawIOBase", stream), 1 << 16), counted
 
     def blocks(self, size: int = BLOCK) -> Iterator[Block]:
@@ -203,7 +219,7 @@ class Source:
         A line that is no longer there (the log was rotated meanwhile) is left out.
         """
         wanted = sorted(set(line_nos))
-        seekable = not self._codecs and self._encoding is None
+        seekable = not self._codecs and self._encoding is None and self._breaks is None
         found: dict[int, str] = {}
         with contextlib.suppress(OSError):
             while wanted:
@@ -426,6 +442,11 @@ def _open_stored(
         source.kind += f", {source._encoding[:6]}"
     elif _is_binary(head):
         raise InputError(f"{name}: is not text", hint="name a log file")
+    if is_json(head) or b"\n" not in head[:-1]:
+        source._breaks = breaks_of(_head(source, 1 << 16))
+        if source._breaks:
+            source.kind += ", split"
+            source.remarks.append("has hardly any line ends: each record counts as a line")
     source.notes.clear()
     return [source]
 

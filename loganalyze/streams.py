@@ -12,6 +12,7 @@ import errno
 import io
 import lzma
 import os
+import re
 import struct
 import sys
 import tarfile
@@ -20,7 +21,7 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Callable
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from loganalyze.errors import InputError
 
@@ -75,14 +76,19 @@ def encoding_of(head: bytes) -> str | None:
     for mark, encoding in marks:
         if head.startswith(mark) and head.count(0) * 10 >= len(head) - len(mark):
             return encoding
-    sample = head[: len(head) & ~1]
-    if len(sample) >= 4:
-        even, odd = sample[::2].count(0), sample[1::2].count(0)
-        half = len(sample) // 2
-        if odd > 0.7 * half and even < 0.1 * half:
-            return "utf-16-le"
-        if even > 0.7 * half and odd < 0.1 * half:
-            return "utf-16-be"
+    whole = head[: len(head) & ~1]
+    first, all_of_it = (_half_empty(sample) for sample in (whole[:100], whole))
+    return all_of_it if all_of_it == first else None
+
+
+def _half_empty(sample: bytes) -> str | None:
+    """Tell which half of each character of UTF-16 is empty; None where none is."""
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    half = len(sample) // 2
+    if half >= 2 and odd > 0.7 * half and even < 0.1 * half:
+        return "utf-16-le"
+    if half >= 2 and even > 0.7 * half and odd < 0.1 * half:
+        return "utf-16-be"
     return None
 
 
@@ -264,6 +270,100 @@ class Utf8(io.RawIOBase):
             chunk = self._raw.read(1 << 16)
             text = self._decoder.decode(chunk, final=not chunk)
             self._left = text.encode("utf-8", "replace")
+            if not chunk:
+                break
+        n = min(len(buffer), len(self._left))
+        buffer[:n] = self._left[:n]
+        self._left = self._left[n:]
+        return n
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class Breaks(NamedTuple):
+    """What stands between the records of a text without line ends.
+
+    Attributes:
+        pattern: matches the break, with what must stand before it as its only group; no match
+            is longer than `MAX_BREAK`, what it looks ahead to included.
+        request_safe: whether no logged prompt can hold such a break.
+    """
+
+    pattern: re.Pattern[bytes]
+    request_safe: bool
+
+
+#: In a string of JSON, a quote has a backslash before it: `},{"a` is no part of one.
+_JSON_BREAK = Breaks(
+    re.compile(rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[)[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"[\w@])'),
+    request_safe=True,
+)
+_BREAKS = (
+    Breaks(re.compile(rb"()\r(?!\n)"), request_safe=True),
+    Breaks(re.compile(rb"()(?:\xe2\x80[\xa8\xa9]|\xc2\x85)"), request_safe=False),
+    Breaks(re.compile(rb"()(?<!\0)\0(?!\0)"), request_safe=True),
+    Breaks(re.compile(rb"()(?<!\\)(?:\\r)?\\n(?=\[?20[0-9]{2}-|\[[0-9]{2}:)"), request_safe=False),
+)
+#: Two quoted statistics, or two stamps of SGLang's: more than one record.
+_RECORD = rb"(?: batch[., \[]|\[(?:20[0-9-]{8} )?[0-9:]{8})"
+_TWO_RECORDS = re.compile(_RECORD + rb"[^\n]{100,}?" + _RECORD)
+_JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[{\[\"])")
+MAX_BREAK = 40
+
+
+def is_json(head: bytes) -> bool:
+    """Whether a text starts like JSON, and not like a stamp in brackets."""
+    return _JSON_START.match(head) is not None
+
+
+def breaks_of(head: bytes) -> Breaks | None:
+    """Tell what stands between the records of a text; None where lines do.
+
+    Args:
+        head: its first bytes: all of it, or 64 KiB.
+    """
+    lines = head.rstrip(b"\r\n\0")
+    if is_json(head):
+        for line in lines.splitlines():
+            found = _TWO_RECORDS.search(line)
+            if found and _JSON_BREAK.pattern.search(line, found.start(), found.end()):
+                return _JSON_BREAK
+    if b"\n" in lines:
+        return None
+    for breaks in _BREAKS:
+        hits = [m.start() for m, _ in zip(breaks.pattern.finditer(lines), range(2), strict=False)]
+        if hits and (breaks.request_safe or b": obj=" not in lines[: hits[0]]):
+            return breaks
+    return None
+
+
+class Broken(io.RawIOBase):
+    """Puts line ends between the records of a text that has others."""
+
+    def __init__(self, raw: IO[bytes], breaks: Breaks) -> None:
+        self._raw, self._pattern = raw, breaks.pattern
+        self._held, self._left, self._seen = b"", b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._left:
+            chunk = self._raw.read(1 << 16)
+            data = self._held + chunk
+            at = self._seen
+            end = max(len(data) - MAX_BREAK, at) if chunk else len(data)
+            out: list[bytes] = []
+            for m in self._pattern.finditer(data, at):
+                if m.start() >= end:
+                    break
+                out += [data[at : m.start()], m[1], b"\n"]
+                at, end = m.end(), max(end, m.end())
+            self._left = b"".join([*out, data[at:end]])
+            self._seen = min(end, 1)  # the byte before, which a break may depend on
+            self._held = data[end - self._seen :]
             if not chunk:
                 break
         n = min(len(buffer), len(self._left))

@@ -1,5 +1,6 @@
 """Wrapped, tagged and broken logs: the same rows come out whatever surrounds them."""
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from loganalyze import streams
 from loganalyze.frames import Frames
 from loganalyze.parse import Parser
 from loganalyze.sources import open_sources
@@ -1019,3 +1021,83 @@ def test_a_logger_without_stamps_of_its_own_logs_events_too(tmp_path):
         assert frames.batch["queue_req"].to_list() == list(range(20))
         assert frames.event["num_retracted_reqs"].to_list() == [3]
         assert frames.startup.select("num_tokens", "pool_label").rows() == [(1000, None)]
+
+
+def loki(k):
+    return [f"1795168{800 + k}000000000", own(k % 60)]
+
+
+#: name: the whole log of n records, none of them on a line of its own
+UNBROKEN: dict[str, Callable[[int], str]] = {
+    "JSON array": lambda n: json.dumps([{"message": own(k % 60), "id": k} for k in range(n)]),
+    "compact JSON array": lambda n: json.dumps(
+        [{"id": k, "log": own(k % 60)} for k in range(n)], separators=(",", ":")
+    ),
+    "Loki": lambda n: json.dumps(
+        {"streams": [{"stream": {"pod": "a"}, "values": [loki(k) for k in range(n)]}]}
+    ),
+    "OpenTelemetry": lambda n: json.dumps(
+        {
+            "logRecords": [
+                {"timeUnixNano": "1", "body": {"stringValue": own(k % 60)}} for k in range(n)
+            ]
+        }
+    ),
+    "CloudWatch Insights": lambda n: json.dumps(
+        {"results": [[{"field": "@message", "value": own(k % 60)}] for k in range(n)]}
+    ),
+    "returns": lambda n: "".join(own(k % 60) + "\r" for k in range(n)),
+    "Unicode line separators": lambda n: "\u2028".join(own(k % 60) for k in range(n)) + "\n",
+    "NUL bytes": lambda n: "".join(own(k % 60) + "\0" for k in range(n)),
+    "escaped line ends": lambda n: "\\n".join(own(k % 60) for k in range(n)) + "\n",
+}
+
+
+@pytest.mark.parametrize("name", UNBROKEN)
+def test_records_without_line_ends(name, tmp_path):
+    """More of them than are read at once, or than a line may hold."""
+    n = 2500
+    path = log(tmp_path, UNBROKEN[name](n))
+    frames, coverage, source = read(path, "errors")
+    assert frames.batch["queue_req"].to_list() == [k % 60 for k in range(n)]
+    assert frames.batch["line_no"].is_sorted()
+    assert frames.batch["line_no"].n_unique() == n
+    assert "each record counts as a line" in coverage.notes[0]
+    line_no = frames.batch["line_no"][1234]
+    assert own(1234 % 60) in source.quote([line_no])[line_no]
+
+
+@pytest.mark.parametrize("breaks", [b"\r", b"},{", b":[{", b"\\n[2026-", b"\xe2\x80\xa8", b"\0"])
+@pytest.mark.parametrize("size", [1, 7, 41, 1000])
+def test_breaks_are_found_wherever_a_read_ends(breaks, size):
+    parts = [b'{"a":"%d"' % k for k in range(200)]
+    text = (breaks + b'"log' if b"{" in breaks else breaks).join(parts)
+    known = next(b for b in (*streams._BREAKS, streams._JSON_BREAK) if b.pattern.search(text))
+
+    class Slow(io.BytesIO):
+        def read(self, n=-1):
+            return super().read(min(n, size))
+
+    broken = io.BufferedReader(streams.Broken(Slow(text), known), 16)
+    lines = broken.read().split(b"\n")
+    assert len(lines) == len(parts)
+    assert all(part in line for part, line in zip(parts, lines, strict=True))
+
+
+def test_what_a_prompt_says_is_no_break(tmp_path):
+    prompt = '}, {"message": "' + FAKE + '"}, [{"log": "' + FAKE + "\n" + FAKE
+    logged = f"[{stamp(1)}] Receive: obj=GenerateReqInput(text={prompt!r})"
+    records = [{"message": text} for k in range(40) for text in (own(k), logged)]
+    frames, _, _ = read(log(tmp_path, json.dumps(records)), "errors")
+    assert frames.batch["queue_req"].to_list() == list(range(40))
+    alone = f"[{stamp(1)}] Receive: obj=GenerateReqInput(text='{'x' * 9000}\\n{FAKE}\\n{FAKE}')"
+    frames, _, _ = read(log(tmp_path, alone), "errors")
+    assert frames is None or frames.batch.is_empty()
+
+
+def test_utf8_before_utf16_is_not_taken_for_utf16(tmp_path):
+    """PowerShell's >> appends UTF-16 to whatever is there."""
+    text = (own(0) + "\n").encode() + "".join(own(k) + "\r\n" for k in range(1, 9)).encode(
+        "utf-16-le"
+    )
+    assert rows_of(log(tmp_path, text), "queue_req") == [(k,) for k in range(9)]
