@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from loganalyze import formats, sources
+from loganalyze import formats
 from loganalyze.formats import Format
+from loganalyze.mend import HEAD, TELLING_LINES, TELLING_PATTERN, first_telling
 from loganalyze.prefixes import (
     BARE,
     GPU,
-    HEAD,
     MAX_REST,
     NUMBERS,
     OWN,
@@ -49,16 +49,6 @@ _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|na
 _ZEROS = str.maketrans("123456789", "000000000")
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
-#: On the lines that show how a log writes its records; so many of them are looked at.
-_TELLING = (
-    b" batch",
-    b"#running-req",
-    b"#retracted_reqs",
-    b"max_total_num_token",
-    b"server_args=",
-)
-_TELLING_PATTERN = re.compile(b"|".join(map(re.escape, _TELLING)))
-_TELLING_LINES = 400
 _COLOUR = re.compile(r"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
 #: How a string of JSON and the like writes line ends.
 _LINE_END = r"(?:\\+[nrt])*"
@@ -167,7 +157,7 @@ class Reader:
         """Pass on the blocks of a log, none with a record before its head was looked at."""
         head, held = b"", list[Block]()
         for block in blocks:
-            start = 0 if head or house.size >= HEAD else _first_telling(block.data)
+            start = 0 if head or house.size >= HEAD else first_telling(block.data)
             if house.size >= HEAD or start < 0:
                 yield block
                 continue
@@ -189,11 +179,11 @@ class Reader:
         """
         seen: dict[str, list[Style]] = {}
         stop = n = 0
-        for hit in _TELLING_PATTERN.finditer(data):
+        for hit in TELLING_PATTERN.finditer(data):
             if hit.start() < stop:
                 continue
             n += 1
-            if n > _TELLING_LINES:
+            if n > TELLING_LINES:
                 return
             start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
             text = data[start : stop if stop >= 0 else len(data)].decode("utf-8", "replace")
@@ -208,13 +198,6 @@ class Reader:
             if key not in seen:
                 seen[key] = list(_styles(fmt, text, m))
             yield from seen[key]
-
-
-def _first_telling(data: bytes) -> int:
-    """Return where the first line starts that shows how records are written; -1 for none."""
-    view = sources.Str(data) if sources.Str is not None else data
-    hits = [at for at in map(view.find, _TELLING) if at >= 0]
-    return data.rfind(b"\n", 0, min(hits)) + 1 if hits else -1
 
 
 def chain_of(fmt: Format, prefix: Prefix) -> tuple[str, ...]:

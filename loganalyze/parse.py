@@ -21,6 +21,7 @@ from loganalyze import formats, search
 from loganalyze.frames import Clock as _Clock
 from loganalyze.frames import Frames, Rows, read_layout
 from loganalyze.lines import Layout, Reader, Reading, layout_of
+from loganalyze.mend import mend
 from loganalyze.model import Coverage, Sample
 from loganalyze.parts import join
 from loganalyze.prefixes import House, escape, zone_of
@@ -118,7 +119,7 @@ class Parser:
         clock = _Clock(until=source.until)
         with ThreadPoolExecutor(1) as worker:
             ahead = None
-            blocks = self._reader.learned(join(source.blocks(block_size)), house)
+            blocks = self._reader.learned(mend(join(source.blocks(block_size))), house)
             for cut in _batches(blocks, searcher, counts, on_progress):
                 job = worker.submit(self._frames, cut, source, counts, clock)
                 if ahead is not None and (frames := ahead.result()) is not None:

@@ -26,8 +26,6 @@ from loganalyze import formats
 STAMP_END = 20
 #: Text before a message that no wrapper explains is at most this long.
 MAX_REST = 256
-#: Bytes of a log, from its first record on, that show how it is written.
-HEAD = 1 << 18
 #: A style that fewer lines than one in so many have is none.
 RARE = 50
 

@@ -22,6 +22,7 @@ LAYERS = [
     "archives",
     "sources",
     "parts",
+    "mend",
     "formats",
     "prefixes",
     "lines",

@@ -1,8 +1,10 @@
 """Wrapped, tagged and broken logs: the same rows come out whatever surrounds them."""
 
+import html
 import io
 import json
 import os
+import textwrap
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -1101,3 +1103,102 @@ def test_utf8_before_utf16_is_not_taken_for_utf16(tmp_path):
         "utf-16-le"
     )
     assert rows_of(log(tmp_path, text), "queue_req") == [(k,) for k in range(9)]
+
+
+def at_width(width):
+    return lambda line: [line[k : k + width] for k in range(0, len(line), width)]
+
+
+def at_words(width, prefix=""):
+    def fold(line):
+        wrapped = textwrap.wrap(line, width - len(prefix), break_on_hyphens=False)
+        return [prefix + part for part in wrapped]
+
+    return fold
+
+
+FOLDS = {
+    "a terminal of 80": at_width(80),
+    "a terminal of 120": at_width(120),
+    "a mail of 76": at_words(76),
+    "an answered mail": at_words(76, "> "),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("block_size", [700, 1 << 18])
+def test_folded_lines(name, block_size, tmp_path):
+    request = f"[{stamp(1)}] Receive: obj=GenerateReqInput(rid='a', text='{FAKE * 20}')"
+    retract = "KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_token_ratio: "
+    lines, want = ["starting up"], []
+    for k in range(60):
+        want.append((len(lines) + 1, k))
+        for line in (own(k), f"[{stamp(k)} TP1] {retract}0.4213 -> 0.9871", request):
+            lines += FOLDS[name](line)
+    parser = Parser("errors")
+    (source,) = open_sources([str(log(tmp_path, "\n".join(lines) + "\n"))])
+    parts = list(parser.read(source, block_size=block_size))
+    batch = pl.concat([f.batch for f in parts])
+    assert batch.select("line_no", "queue_req").rows() == want
+    assert batch["running_req"].to_list() == [100 + k for k in range(60)]
+    assert batch["gen_throughput"].to_list() == [3000.25 + k for k in range(60)]
+    event = pl.concat([f.event for f in parts])
+    assert event.select("tp_rank", "num_retracted_reqs", "new_token_ratio").unique().rows() == [
+        (1, 3, 0.9871)
+    ]
+    assert len(event) == 60
+    coverage = parser.coverage()
+    assert coverage.lines_total == len(lines)
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_lines_that_were_cut_are_not_joined(tmp_path):
+    """Here the terminal cut the lines at its edge: there is no rest to join."""
+    text = "".join(own(k)[:80] + "\n" for k in range(20))
+    frames, coverage, _ = read(log(tmp_path, text))
+    assert frames is None or frames.batch.is_empty()
+    assert coverage.lines_unrecognised == 20
+
+
+#: name: what copying did to a line
+COPIED: dict[str, Callable[[str], str]] = {
+    "non-breaking spaces": lambda line: line.replace(" ", "\u00a0"),
+    "thin spaces": lambda line: line.replace(", ", ",\u2009"),
+    "non-breaking spaces, read as Latin-1": lambda line: line.replace(": ", ":\u00c2\u00a0"),
+    "zero-width spaces": lambda line: "\u200b" + line,
+    "tabs": lambda line: line.replace(", ", ",\t"),
+    "Chinese commas": lambda line: line.replace(", ", "\uff0c"),
+    "HTML": lambda line: f"<pre>{html.escape(line)}".replace(" ", "&nbsp;"),
+    "caret notation": lambda line: f"^[[32m{line}^[[0m",
+    "escaped colours": lambda line: f"\\x1b[1;32m{line}\\x1b[0m",
+    "rsyslog's escapes": lambda line: f"#033[92m{line}#033[0m",
+    "colours without their escape": lambda line: f"[32m{line}[0m",
+    "journald's bytes": lambda line: json.dumps(
+        {"_PID": "7", "MESSAGE": list(f"\x1b[32m{line}\x1b[0m".encode())}, separators=(",", ":")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("block_size", [300, 1 << 18])
+def test_copied_text(name, block_size, tmp_path):
+    retract = f"[{stamp(1)} TP1] Decode out of memory happened. #retracted_reqs: 3, "
+    retract += "#new_token_ratio: 0.4213 -> 0.9871"
+    lines = [COPIED[name](line) for k in range(60) for line in (own(k), retract)]
+    parser = Parser("errors")
+    (source,) = open_sources([str(log(tmp_path, "\n".join(lines) + "\n"))])
+    parts = list(parser.read(source, block_size=block_size))
+    batch = pl.concat([f.batch for f in parts])
+    assert batch.select("line_no", "time", "tp_rank", "token", "queue_req").rows() == [
+        (2 * k + 1, times(k), 0, 900000 + k, k) for k in range(60)
+    ]
+    ratios = pl.concat([f.event for f in parts]).select("old_new_token_ratio", "new_token_ratio")
+    assert ratios.rows() == [(0.4213, 0.9871)] * 60
+    coverage = parser.coverage()
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_the_text_of_a_log_that_nobody_copied_stays(tmp_path):
+    args = """ServerArgs(model_path='/a&lt;b\u00a0c', served_model_name='[0m,\\tx')"""
+    frames, _, _ = read(log(tmp_path, f"[{stamp(1)}] server_args={args}\n{own(1)}\n"))
+    assert frames.startup["args_text"].to_list() == [args]
