@@ -120,7 +120,7 @@ class Rows:
         ]
         rows = place.hstack(values).with_columns(*fixed, _dated(layout.clock))
         self._parts[layout.format.frame].append(rows)
-        self._yearless |= layout.clock == "syslog"
+        self._yearless |= _lacks_year(layout.clock)
         self._count(layout.format.kind, len(rows), layout.partial)
         if "more" in place.columns:
             self.more += int(place["more"].sum())
@@ -130,7 +130,7 @@ class Rows:
         row = {**reading.values, "line_no": line_no, "seq": seq, "more": more}
         key = (reading.format.frame, reading.prefix.clock)
         self._read.setdefault(key, []).append(row)
-        self._yearless |= reading.prefix.clock == "syslog"
+        self._yearless |= _lacks_year(reading.prefix.clock)
         self._count(reading.format.kind, 1, reading.partial)
         self.more += more
         self.several |= seq > 0
@@ -277,15 +277,21 @@ def _time(clock: str) -> pl.Expr:
         stamp = date + pl.lit(" ") + stamp.str.slice(11)
     elif clock == "clock":
         stamp = pl.lit("1970-01-01 ") + stamp
-    elif clock == "syslog":
+    if _lacks_year(clock):
         stamp = pl.lit(f"{_NO_YEAR} ") + stamp
-    time = stamp.str.to_datetime(_FORMS[clock], time_unit="ms", strict=False, cache=False)
-    return _sane(time) if clock in ("date", "fraction") else time
+    form = _FORMS.get(clock, clock)
+    time = stamp.str.to_datetime(form, time_unit="ms", strict=False, cache=False)
+    return time if clock == "clock" or _lacks_year(clock) else _sane(time)
 
 
 def _sane(time: pl.Expr) -> pl.Expr:
     """Leave out times that no log has."""
     return pl.when(time.is_between(_FIRST, _LAST)).then(time)
+
+
+def _lacks_year(clock: str | None) -> bool:
+    """Whether stamps have a day but no year: their form begins with one that is put before."""
+    return clock is not None and _FORMS.get(clock, clock).startswith("%Y ")
 
 
 def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:

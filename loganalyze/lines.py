@@ -213,7 +213,9 @@ def _styles(fmt: Format, text: str, message: re.Match[str]) -> Iterator[Style]:
     prefix = read_prefix(before, text[message.end() :], message.end())
     if prefix is not None and fmt.frame != "request":
         yield style_of(prefix, before)
-    stamps = list(OWN.finditer(before))
+    stamps = [
+        m for m in OWN.finditer(before) if m["zone"] is None and (m["open"] or not m.start())
+    ]
     quoting = len(stamps) > 1 and stamps[0].end() < stamps[1].start()
     if quoting or (stamps and prefix is None):
         outer = read_prefix(before[: stamps[0].end()])
@@ -281,6 +283,7 @@ def _read_record(
                 # The anchor must stay in the pattern, or it would fit any line.
                 pattern = spread(body[v0 : min(v1, anchored)]) + pattern * (v1 > anchored)
             spans.append(Span(at + v0, at + v1, f.column, pattern))
+    body = body[: _own_end(body, max(end for _, end in explained))]
     left = _left_over(body, explained, prefix.quote)
     cut = False
     if any(n not in values for n in fmt.needs):
@@ -344,6 +347,14 @@ def _bounds(fmt: Format, columns: frozenset[str], message: str, prefix: str) -> 
     rules = [r for r in fmt.rules if r.fits(columns, message, fmt.frame)]
     rules += [r for r in formats.prefix_rules() if r.fits(columns, prefix, fmt.frame)]
     return bounds(r.releases for r in rules)
+
+
+def _own_end(body: str, at: int) -> int:
+    """Return where a message ends whose last field ends at `at`, before what others put there."""
+    rest = body[at:].lstrip(", ")
+    if rest and formats.behind().fullmatch(rest.strip()):
+        return len(body) - len(rest)
+    return len(body)
 
 
 def _left_over(body: str, explained: list[tuple[int, int]], quote: str) -> str:
@@ -454,8 +465,10 @@ def layout_of(reading: Reading) -> Layout | None:
         end = spread(_string_text(tail, quote)) + rf"{_LINE_END}{escape(quote)}[^#\x00]*$"
     else:
         # A comma at the end tells releases apart, blanks do not.
-        body = tail.rstrip(", ")
-        end = spread(body) + (" *, *$" if "," in tail[len(body) :] else " *$")
+        own = tail[: _own_end(tail, 0)]
+        body = own.rstrip(", ")
+        end = spread(body) + (" *, *" if "," in own[len(body) :] else " *")
+        end += f"(?:{formats.behind().pattern})\\s*$" if len(own) < len(tail) else "$"
     fixed = {k: v for k, v in reading.values.items() if k not in columns}
     cells = _cells_of(reading)
     if cells is not None:

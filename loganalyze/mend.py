@@ -74,7 +74,7 @@ _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], byt
     (re.compile(rb"&amp;|&#38;"), b"&"),
     # Colours whose escape was spelled out, or lost.
     (re.compile(rb"(?:\\+(?:x1[bB]|033|e)|#033|\^\[|\xe2\x90\x9b)\[[0-9;]{0,12}m"), b""),
-    (re.compile(rb"(?<!\x1b)\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){0,4})?m"), b""),
+    (re.compile(rb"(?<![\x1bbB])\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){0,4})?m"), b""),
 )
 
 
@@ -195,7 +195,13 @@ def _fold_of(head: bytes) -> tuple[int | None, bool]:
         return None, False
     starts = frozenset(broken)
     for k in starts:  # up to the line that has the last field
-        while k + 2 < len(lines) and _LAST_FIELD not in lines[k + 1] and k + 1 not in starts:
+        while (
+            k + 2 < len(lines)
+            and lines[k + 2]
+            and _LAST_FIELD not in lines[k + 1]
+            and k + 1 not in starts
+            and _START.match(lines[k + 2]) is None
+        ):
             k += 1
             broken.append(k)
     if any(_START.match(lines[k + 1]) for k in broken):

@@ -39,6 +39,10 @@ ACCESS, BATCH, REQUEST, JSON = (
 )
 #: Characters that need no escape in JSON, but get one from some writers.
 ESCAPES = (("\\u003e", ">"), ("\\u003c", "<"), ("\\u0026", "&"), ("\\/", "/"))
+#: What steers a terminal.
+COLOUR = (
+    r"\x1b(?:\[[0-9;:?<=>]*[A-Za-z]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[=>78DEHMc])"
+)
 #: A layout is frequent with at least one line in so many.
 FREQUENT = 50
 #: Fewer lines than this are read field by field at once.
@@ -356,7 +360,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
         is_json = text.str.contains(JSON, literal=True)
         text = pl.when(is_json).then(plain).otherwise(text)
     if "colour" in odd:
-        text = text.str.replace_all(r"\x1b\[[0-9;?]*[A-Za-z]", "")
+        text = text.str.replace_all(COLOUR, "")
     if "return" in odd:
         text = text.str.strip_chars_end("\r")
     lines = lines.with_columns(text)

@@ -34,12 +34,25 @@ BARE = "bare"
 #: In a chain: before a shape or a key that is known from this log alone.
 UNKNOWN = "? "
 
-_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ANY_DATE = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
+#: Stamps of other forms, and how to read them; `%Y ` first for one without a year. What
+#: day and month of 03/04/2026 are cannot be told, but for a clock of twelve hours.
+_OTHER_FORMS = {
+    rf"[0-9]{{1,2}}/[A-Z][a-z]{{2}}/[0-9]{{4}}:{_CLOCK}": "%d/%b/%Y:%H:%M:%S",
+    rf"[0-9]{{1,2}} [A-Z][a-z]{{2}} [0-9]{{4}} {_CLOCK}": "%d %b %Y %H:%M:%S",
+    rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ 0-9][0-9] {_CLOCK} [0-9]{{4}}": "%a %b %e %H:%M:%S %Y",
+    rf"[0-9]{{2}}\.[0-9]{{2}}\.[0-9]{{4}} {_CLOCK}": "%d.%m.%Y %H:%M:%S",
+    rf"[0-9]{{2}}/[0-9]{{2}}/[0-9]{{4}} {_CLOCK} [AP]M": "%m/%d/%Y %I:%M:%S %p",
+    rf"[0-9]{{2}}-[0-9]{{2}} {_CLOCK}": "%Y %m-%d %H:%M:%S",
+    rf"(?<=[IWEF])[0-9]{{4}} {_CLOCK}\.[0-9]{{6}}": "%Y %m%d %H:%M:%S%.f",
+}
+_OTHER = "|".join(_OTHER_FORMS)
 #: SGLang's own stamp and ranks; its opening bracket may be lost.
 OWN = re.compile(
-    rf"(?P<open>\[)?(?P<stamp>(?:{_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?)"
+    rf"(?P<open>\[)?"
+    rf"(?P<stamp>(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?|(?<=\[)(?:{_OTHER}))"
+    r"(?: ?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2}))?"
     r"(?P<tags>(?: [A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?)*)\] "
 )
 _RANK = re.compile(r"(?<=[ \[])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
@@ -52,7 +65,8 @@ _RANKS_ALONE = re.compile(r"\s*\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+ ?)+\]
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)(?: [\w.]{1,60})?:? +")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
 _ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
-_ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
+_ANY_OTHER = re.compile(rf"(?<![\d:./-])(?:{_OTHER})(?![\d:])")
+_ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:]| ?[AaPp][Mm]\b)")
 _ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
 _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
@@ -240,7 +254,10 @@ def spread(text: str) -> str:
 
 
 def clock_of(stamp: str) -> str:
-    """Name the way a stamp is written: clock, date, epoch, fraction or syslog."""
+    """Name the way a stamp is written: clock, date, epoch, fraction, syslog, or a format."""
+    for pattern, form in _OTHER_FORMS.items():
+        if re.fullmatch(pattern.replace("(?<=[IWEF])", ""), stamp):
+            return form
     if stamp[0].isalpha():
         return "syslog"
     if ":" not in stamp:
@@ -617,7 +634,7 @@ def _read_stamps(
     text = found.text
     beside = list(_beside(found.levels, text, after, after_at))
     stamps = [(start, (start, stop), zone) for start, stop, zone in found.stamps]
-    for pattern in (_ANY_STAMP, _ANY_CLOCK):
+    for pattern in (_ANY_STAMP, _ANY_OTHER, _ANY_CLOCK):
         for inside, pieces in beside:
             for k, (piece, base) in enumerate(pieces):
                 seen = [m for m in pattern.finditer(piece) if k or _outside(found, base, m)]
@@ -632,7 +649,8 @@ def _read_stamps(
     stamps.sort(key=lambda s: s[0])
     line = text + " " * max(0, after_at - len(text)) + after
     if own is not None:
-        stamp, extent = own["stamp"], own.span("stamp")
+        stamp, extent, found.zone = own["stamp"], own.span("stamp"), own["zone"]
+        found.wrapper_stamp = stamp if found.zone else None
     elif stamps:
         _, (start, stop), zone = stamps.pop()
         stamp, extent = line[start:stop], (start, stop)
@@ -704,6 +722,9 @@ def string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int
 
 def _stamp_pattern(stamp: str) -> str:
     """Return a pattern for stamps written like `stamp`, fraction of any length."""
+    if clock_of(stamp) in _OTHER_FORMS.values():
+        pattern = re.sub(r"[0-9]+", "[0-9]+", escape(stamp).replace(" ", " +"))
+        return re.sub(r"[A-Za-z]{2,}", "[A-Za-z]+", pattern)
     head, dot, _ = re.match(r"([^.,]*)([.,]?)(.*)", stamp).groups()  # type: ignore[union-attr]
     head = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", head.replace("  ", " +"))
     head = re.sub(r"^[A-Z][a-z]{2} \+?", "[A-Z][a-z][a-z] +", head)

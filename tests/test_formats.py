@@ -68,7 +68,8 @@ def test_a_format_reads_no_sample_of_another(name):
     reader = Reader([FORMATS[name]])
     for other, sample in SAMPLES:
         readings = reader.read(sample.line)
-        assert [r.format.name for r in readings] == [name] * (other == name), sample.line
+        names = [r.format.name for r in readings if not r.echo]
+        assert names == [name] * (other == name), sample.line
 
 
 @pytest.mark.parametrize(("name", "sample"), SAMPLES, ids=IDS)

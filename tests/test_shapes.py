@@ -1202,3 +1202,105 @@ def test_the_text_of_a_log_that_nobody_copied_stays(tmp_path):
     args = """ServerArgs(model_path='/a&lt;b\u00a0c', served_model_name='[0m,\\tx')"""
     frames, _, _ = read(log(tmp_path, f"[{stamp(1)}] server_args={args}\n{own(1)}\n"))
     assert frames.startup["args_text"].to_list() == [args]
+
+
+#: name: line k of a log, and what another program put behind its record
+BEHIND: dict[str, Callable[[int], str]] = {
+    "HTML": lambda k: f'<tr><td class="l">{k}</td><td>{own(k)}</td></tr>',
+    "CDATA": lambda k: f"<system-err><![CDATA[{own(k)}]]></system-err>",
+    "Ray": lambda k: f"(W pid=7) {own(k)} [repeated {k}x across cluster] (Ray deduplicates logs.)",
+    "rich": lambda k: f"{own(k)}       scheduler.py:{k}",
+    "pytest": lambda k: f"{own(k)} (scheduler.py:{k})",
+    "structlog": lambda k: f"{own(k)}    logger=sglang n={k}",
+    "zap": lambda k: f'{own(k)}\t{{"pid": {k}}}',
+    "another pane": lambda k: f"{own(k)}   │ {k} MiB",
+    "a box": lambda k: f"│ {own(k)} │",
+    "progress bar": lambda k: (
+        f"{own(k)} {k}%|█▏   | {k}/36 [00:0{k % 10}<00:12,  2.5{k % 10}it/s]"
+    ),
+    "access line": lambda k: f'{own(k)}INFO:     10.0.0.{k}:1 - "POST /x HTTP/1.1" 200 OK',
+    "shell": lambda k: own(k) + "\\",
+    "the same, elsewhere": lambda k: json.dumps(
+        {"message": own(k), "event": {"original": own(k)}}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize("n", [6, 120])
+def test_what_stands_behind_a_record(name, n, tmp_path):
+    text = "".join(BEHIND[name](k % 30) + "\n" for k in range(n))
+    frames, coverage, _ = read(log(tmp_path, text), "errors")
+    ks = [k % 30 for k in range(n)]
+    assert frames.batch.select("line_no", "time", "queue_req", "gen_throughput").rows() == [
+        (i + 1, times(k), k, 3000.25 + k) for i, k in enumerate(ks)
+    ]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_a_field_that_nobody_knows_is_told(tmp_path):
+    text = "".join(f"{own(k)}, new field: {k}\n" for k in range(20))
+    _, coverage, _ = read(log(tmp_path, text))
+    assert coverage.lines_partial == 20
+
+
+#: how the stamp is written -> the zone it tells
+STAMPS = {
+    "%Y-%m-%dT%H:%M:%S": None,
+    "%Y-%m-%dT%H:%M:%SZ": "UTC",
+    "%Y-%m-%d %H:%M:%S +0800": "+08:00",
+    "%Y-%m-%d %H:%M:%S+08:00": "+08:00",
+    "%Y-%m-%d %H:%M:%S CST": None,
+    "%Y/%m/%d %H:%M:%S": None,
+    "%d.%m.%Y %H:%M:%S": None,
+    "%d/%b/%Y:%H:%M:%S": None,
+    "%a %b %d %H:%M:%S %Y": None,
+    "%m/%d/%Y %I:%M:%S %p": None,
+}
+
+
+@pytest.mark.parametrize("form", STAMPS)
+@pytest.mark.parametrize("hour", [10, 22])
+@pytest.mark.parametrize("n", [5, 90])
+def test_a_stamp_of_another_form(form, hour, n, tmp_path):
+    """SGLANG_LOGGING_CONFIG_PATH may name any."""
+    moments = [datetime(2026, 11, 20, hour, 0, k % 60) for k in range(n)]
+    text = "".join(f"[{t.strftime(form)} DP1 TP3] {body(k)}\n" for k, t in enumerate(moments))
+    frames, _, source = read(log(tmp_path, text))
+    assert frames.batch["time"].to_list() == moments
+    assert frames.batch["time_has_date"].all()
+    assert frames.batch.select("dp_rank", "tp_rank").unique().rows() == [(1, 3)]
+    assert source.tz == STAMPS[form]
+
+
+def test_a_date_that_may_be_read_in_two_ways_is_not_read(tmp_path):
+    text = "".join(f"[03/04/2026 10:00:{k:02d}] {body(k)}\n" for k in range(9))
+    frames, _, _ = read(log(tmp_path, text))
+    assert not frames.batch["time_has_date"].any()
+    assert len(frames.batch) == 9
+
+
+@pytest.mark.parametrize(
+    ("prefix", "moment"),
+    [
+        (
+            "I1120 22:00:01.250000  4242 scheduler.py:123] ",
+            datetime(2026, 11, 20, 22, 0, 1, 250_000),
+        ),
+        ("INFO 11-20 22:00:01 [scheduler.py:123] ", datetime(2026, 11, 20, 22, 0, 1)),
+    ],
+)
+def test_loggers_without_a_year(prefix, moment, tmp_path):
+    path = log(tmp_path, "".join(f"{prefix}{body(k)}\n" for k in range(60)))
+    written = datetime(2026, 12, 24).timestamp()
+    os.utime(path, (written, written))
+    assert rows_of(path, "time", "queue_req") == [(moment, k) for k in range(60)]
+
+
+def test_a_stamp_with_a_zone_is_a_wrappers(tmp_path):
+    for wrapper in (
+        "[2026-11-20T10:00:00.123456+00:00] [stderr] ",
+        "[2026-11-20 10:00:00 +0000] [7] ",
+    ):
+        path = log(tmp_path, "".join(f"{wrapper}{own(k)}\n" for k in range(60)))
+        assert rows_of(path, "time", "tp_rank") == [(times(k), 0) for k in range(60)]

@@ -39,10 +39,10 @@ UNITS = {"percent": "%", "gb": " ?GB", "seconds": " ?s"}
 _FILES = ("decode", "prefill", "startup", "event", "request")
 #: Before a label: the message's start, or the end of the field before it. Without it,
 #: `token usage` would also read `swa token usage`.
-_BEFORE = r"(?:^|[,.;:)\]|] +)"
+_BEFORE = r"(?:^|[,;]\s*|[.:)\]|]\s+)"
 _ASSIGN = r"(?:: ?|=)"
-#: After a value: anything that cannot be part of it.
-_AFTER = r"(?![\w%]|\.[0-9])"
+#: After a value: anything that cannot be part of it. Another writer's line may follow.
+_AFTER = r"(?!(?!INFO: )[\w%]|\.[0-9])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +283,12 @@ def wrappers() -> tuple[Wrapper, ...]:
         )
         for w in _prefix()["wrapper"]
     )
+
+
+@cache
+def behind() -> re.Pattern[str]:
+    """Return a pattern for what other programs put behind a line."""
+    return re.compile("|".join(f"(?:{b['pattern']})" for b in _prefix()["behind"]))
 
 
 @cache
