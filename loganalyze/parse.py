@@ -38,7 +38,12 @@ ACCESS, BATCH, REQUEST, JSON = (
     literal.decode() for literal in (search.ACCESS, search.BATCH, search.REQUEST, search.JSON)
 )
 #: Characters that need no escape in JSON, but get one from some writers.
-ESCAPES = (("\\u003e", ">"), ("\\u003c", "<"), ("\\u0026", "&"), ("\\/", "/"))
+ESCAPES = {
+    **{f"\\u00{ord(char):02x}": char for char in "<>&='#+`%"},
+    **{f"\\u00{ord(char):02X}": char for char in "<>=+"},
+    "\\u00a0": " ",
+    "\\/": "/",
+}
 #: What steers a terminal.
 COLOUR = (
     r"\x1b(?:\[[0-9;:?<=>]*[A-Za-z]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[=>78DEHMc])"
@@ -354,8 +359,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
     text = pl.col("text")
     if "json" in odd:
         plain = text
-        for escaped, char in ESCAPES:
-            plain = plain.str.replace_all(escaped, char, literal=True)
+        plain = plain.str.replace_many(list(ESCAPES), list(ESCAPES.values()))
         plain = plain.str.replace_all(r"\\u001b\[[0-9;]*m", "")
         is_json = text.str.contains(JSON, literal=True)
         text = pl.when(is_json).then(plain).otherwise(text)

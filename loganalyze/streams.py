@@ -311,6 +311,8 @@ _RECORD = rb"(?: batch[., \[]|\[(?:20[0-9-]{8} )?[0-9:]{8})"
 _TWO_RECORDS = re.compile(_RECORD + rb"[^\n]{100,}?" + _RECORD)
 _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[{\[\"])")
 MAX_BREAK = 40
+#: A shorter line is read whole, whatever records its strings hold.
+_SHORT = 1 << 13
 
 
 def is_json(head: bytes) -> bool:
@@ -334,7 +336,9 @@ def breaks_of(head: bytes) -> Breaks | None:
         return None
     for breaks in _BREAKS:
         hits = [m.start() for m, _ in zip(breaks.pattern.finditer(lines), range(2), strict=False)]
-        if hits and (breaks.request_safe or b": obj=" not in lines[: hits[0]]):
+        before = lines[: hits[0]] if hits else b""
+        in_string = len(lines) < _SHORT and b'"' in before
+        if hits and (breaks.request_safe or not (in_string or b": obj=" in before)):
             return breaks
     return None
 

@@ -1304,3 +1304,28 @@ def test_a_stamp_with_a_zone_is_a_wrappers(tmp_path):
     ):
         path = log(tmp_path, "".join(f"{wrapper}{own(k)}\n" for k in range(60)))
         assert rows_of(path, "time", "tp_rank") == [(times(k), 0) for k in range(60)]
+
+
+@pytest.mark.parametrize("escape", ["\\u00{:02x}", "\\u00{:02X}"])
+def test_json_that_escapes_more_than_it_must(escape, tmp_path):
+    """Gson escapes <>&=', .NET <>&+'`."""
+    pool = f"[{stamp(0)}] max_total_num_tokens=1540000, max_prefill_tokens=16384, context_len=4096"
+    retract = (
+        "Decode out of memory happened. #retracted_reqs: 2, #new_token_ratio: 0.4213 -> 0.9871"
+    )
+    lines = [pool, *[own(k) for k in range(30)], f"[{stamp(31)} TP3] {retract}"]
+    path = log(
+        tmp_path,
+        "".join(
+            json.dumps({"log": line + "\n"})
+            .replace("=", escape.format(ord("=")))
+            .replace(">", escape.format(ord(">")))
+            + "\n"
+            for line in lines
+        ),
+    )
+    frames, coverage, _ = read(path)
+    assert frames.batch["queue_req"].to_list() == list(range(30))
+    assert frames.startup.select("max_total_num_tokens", "context_len").rows() == [(1540000, 4096)]
+    assert frames.event.select("tp_rank", "new_token_ratio").rows() == [(3, 0.9871)]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
