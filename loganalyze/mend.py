@@ -74,8 +74,12 @@ _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], byt
     (re.compile(rb"&amp;|&#38;"), b"&"),
     # Colours whose escape was spelled out, or lost.
     (re.compile(rb"(?:\\+(?:x1[bB]|033|e)|#033|\^\[|\xe2\x90\x9b)\[[0-9;]{0,12}m"), b""),
-    (re.compile(rb"(?<![\x1bbB])\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){0,4})?m"), b""),
+    (re.compile(rb"(?<![\x1bbB])\[[0-9]{1,3}(?:;[0-9]{1,3}){0,4}m"), b""),
 )
+
+
+#: Ends a colour; the last of the repairs is done only where it is there.
+_RESET = b"[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,8 @@ def habit_of(head: bytes) -> Habit:
             break
     told = b"\n".join(x for x in lines if b": obj=" not in x and b"server_args=" not in x)
     repairs = tuple(k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.search(told))
+    if _RESET not in told:  # `[5m` may be minutes
+        repairs = tuple(k for k in repairs if k < len(_REPAIRS) - 1)
     folded = sum(1 for line in lines if _is_open(line))
     if not folded or folded * 4 < len(lines):
         return Habit(repairs)

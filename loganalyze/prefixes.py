@@ -53,7 +53,7 @@ OWN = re.compile(
     rf"(?P<open>\[)?"
     rf"(?P<stamp>(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?|(?<=\[)(?:{_OTHER}))"
     r"(?: ?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2}))?"
-    r"(?P<tags>(?: [A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?)*)\] "
+    r"(?P<tags>(?: (?:[A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?|[0-9]+))*)\] "
 )
 _RANK = re.compile(r"(?<=[ \[])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")

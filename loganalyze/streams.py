@@ -296,9 +296,10 @@ class Breaks(NamedTuple):
 
 
 #: In a string of JSON, a quote has a backslash before it: `},{"a` is no part of one.
-_JSON_BREAK = Breaks(
-    re.compile(rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[)[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"[\w@])'),
-    request_safe=True,
+_JSON_BREAK = rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[)[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"(?:%b))'
+_ANY_KEY = re.compile(_JSON_BREAK % rb'([\w@][\w@. -]{0,24}"[ \t]?:|[\w@])')
+_STRINGS = Breaks(
+    re.compile(rb'(\[|(?<!\\)",)[ \t]{0,8}(?="\[(?:20[0-9]{2}-|[0-9]{2}:))'), request_safe=True
 )
 _BREAKS = (
     Breaks(re.compile(rb"()\r(?!\n)"), request_safe=True),
@@ -310,7 +311,8 @@ _BREAKS = (
 _RECORD = rb"(?: batch[., \[]|\[(?:20[0-9-]{8} )?[0-9:]{8})"
 _TWO_RECORDS = re.compile(_RECORD + rb"[^\n]{100,}?" + _RECORD)
 _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[{\[\"])")
-MAX_BREAK = 40
+_STRINGS_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*\["\[')
+MAX_BREAK = 64
 #: A shorter line is read whole, whatever records its strings hold.
 _SHORT = 1 << 13
 
@@ -330,8 +332,12 @@ def breaks_of(head: bytes) -> Breaks | None:
     if is_json(head):
         for line in lines.splitlines():
             found = _TWO_RECORDS.search(line)
-            if found and _JSON_BREAK.pattern.search(line, found.start(), found.end()):
-                return _JSON_BREAK
+            between = found.span() if found else (0, 0)
+            keys = {re.escape(m[2]) for m in _ANY_KEY.finditer(line, *between)}
+            if keys:  # a prompt may hold JSON, too, but other keys
+                return Breaks(re.compile(_JSON_BREAK % b"|".join(sorted(keys))), request_safe=True)
+            if _STRINGS_START.match(line) and found and _STRINGS.pattern.search(line, *between):
+                return _STRINGS
     if b"\n" in lines:
         return None
     for breaks in _BREAKS:

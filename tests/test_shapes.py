@@ -4,6 +4,7 @@ import html
 import io
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from datetime import datetime
@@ -1048,6 +1049,7 @@ UNBROKEN: dict[str, Callable[[int], str]] = {
     "CloudWatch Insights": lambda n: json.dumps(
         {"results": [[{"field": "@message", "value": own(k % 60)}] for k in range(n)]}
     ),
+    "strings": lambda n: json.dumps([own(k % 60) for k in range(n)]),
     "returns": lambda n: "".join(own(k % 60) + "\r" for k in range(n)),
     "Unicode line separators": lambda n: "\u2028".join(own(k % 60) for k in range(n)) + "\n",
     "NUL bytes": lambda n: "".join(own(k % 60) + "\0" for k in range(n)),
@@ -1073,8 +1075,9 @@ def test_records_without_line_ends(name, tmp_path):
 @pytest.mark.parametrize("size", [1, 7, 41, 1000])
 def test_breaks_are_found_wherever_a_read_ends(breaks, size):
     parts = [b'{"a":"%d"' % k for k in range(200)]
-    text = (breaks + b'"log' if b"{" in breaks else breaks).join(parts)
-    known = next(b for b in (*streams._BREAKS, streams._JSON_BREAK) if b.pattern.search(text))
+    text = (breaks + b'"log":' if b"{" in breaks else breaks).join(parts)
+    json_breaks = streams.Breaks(re.compile(streams._JSON_BREAK % b'log":'), request_safe=True)
+    known = next(b for b in (*streams._BREAKS, json_breaks) if b.pattern.search(text))
 
     class Slow(io.BytesIO):
         def read(self, n=-1):
@@ -1171,6 +1174,7 @@ COPIED: dict[str, Callable[[str], str]] = {
     "HTML": lambda line: f"<pre>{html.escape(line)}".replace(" ", "&nbsp;"),
     "caret notation": lambda line: f"^[[32m{line}^[[0m",
     "escaped colours": lambda line: f"\\x1b[1;32m{line}\\x1b[0m",
+    "rsyslog's escapes, beside a name": lambda line: f"[main] #033[92m{line}#033[0m",
     "rsyslog's escapes": lambda line: f"#033[92m{line}#033[0m",
     "colours without their escape": lambda line: f"[32m{line}[0m",
     "journald's bytes": lambda line: json.dumps(
