@@ -340,11 +340,14 @@ def breaks_of(head: bytes) -> Breaks | None:
                 return _STRINGS
     if b"\n" in lines:
         return None
+    found = _TWO_RECORDS.search(lines)
+    if found is None:
+        return None
     for breaks in _BREAKS:
-        hits = [m.start() for m, _ in zip(breaks.pattern.finditer(lines), range(2), strict=False)]
-        before = lines[: hits[0]] if hits else b""
+        first = breaks.pattern.search(lines, *found.span())
+        before = lines[: first.start()] if first else b""
         in_string = len(lines) < _SHORT and b'"' in before
-        if hits and (breaks.request_safe or not (in_string or b": obj=" in before)):
+        if first and (breaks.request_safe or not (in_string or b": obj=" in before)):
             return breaks
     return None
 

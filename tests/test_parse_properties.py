@@ -147,6 +147,31 @@ def test_blocks_of_any_size_give_the_same(data, block_size, requests):
         same(parse(data, block_size, requests), whole)
 
 
+def folded(line):
+    return "\n".join(line[at : at + 90] for at in range(0, len(line), 90))
+
+
+COPIES = {
+    "folded": lambda k: folded(decode(k)),
+    "folded, with requests": lambda k: folded(
+        decode(k) + "\n" * (k % 2) + f"[x] Receive: obj=G({FAKE})"
+    ),
+    "non-breaking spaces": lambda k: decode(k).replace(" ", "\u00a0"),
+    "bytes": lambda k: json.dumps({"MESSAGE": list(decode(k).encode())}),
+    "YAML": lambda k: f"- log: '{decode(k)}'",
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_blocks_of_any_size_give_the_same_of_a_copied_log(copy):
+    lines = ["starting", "", *map(COPIES[copy], range(1500)), FAKE[:50]]
+    data = "\n".join(lines).encode()
+    whole = parse(data)
+    assert whole[1][1] > 700
+    for block_size in (60, 3000, 100_000):
+        same(parse(data, block_size), whole)
+
+
 @given(LOGS)
 @SLOW
 def test_it_does_not_matter_what_was_read_before(data):
