@@ -329,7 +329,9 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     bare = mark is None and (not rest.strip() or _RANKS_ALONE.fullmatch(rest) is not None)
     if rest and not bare and not found.take_shape(rest, delimited=mark is None):
         return None
-    if between and not _LEVEL.fullmatch(between) and not found.take_shape(between, delimited=True):
+    if between and _LEVEL.fullmatch(between):
+        found.chain.append("level")
+    elif between and not found.take_shape(between, delimited=True):
         return None
     _read_stamps(found, rest, own, after, after_at)
     if own is not None:
@@ -407,7 +409,7 @@ class _Found:
 
 def _peel(found: _Found, after: str) -> bool:
     """Take off wrappers and quotes; False where the quotes are a request's."""
-    csv, slashes = False, 0
+    csv, slashes, in_docker = False, 0, False
     while True:
         _read_wrappers(found)
         quote = "\\" * slashes + ('""' if csv else '"')
@@ -415,11 +417,14 @@ def _peel(found: _Found, after: str) -> bool:
         if level is None:
             return not kind
         if kind == "json" and keys:
-            beside |= _keys_behind(after, quote)
+            beside |= _keys_behind(after, level.quote)
         if not _may_log(keys, beside, found.text[level.start : level.content] + after):
             return False
         found.levels.append(level)
-        if not (keys == ("log",) and _DOCKER.search(found.text[level.start :] + after)):
+        docker = keys == ("log",) and _DOCKER.search(found.text[level.start :] + after)
+        if docker and not in_docker:  # what it holds may be another program's JSON
+            in_docker = True
+        else:
             unknown = UNKNOWN * (bool(keys) and keys[-1] not in _LOG_KEYS)
             found.chain.append(f"{unknown}{kind} {'.'.join(keys)}")
         found.pos = level.content

@@ -561,6 +561,13 @@ ECHOES = {
     "label of two words": f"user said: {FAKE}",
     "label behind a stamp": f"[{stamp(1)}] user said: {FAKE}",
     "label before a progress bar": f"Prompt: 3%|#  | 1/36 [00:01<00:30]{FAKE}",
+    "dict of a request": repr({"prompt": FAKE}),
+    "dict, log key of a request": repr({"message": FAKE, "role": "user"}),
+    "dict, prompt in a list": repr({"messages": [{"content": FAKE}]}),
+    "pairs": f"level=info prompt='{FAKE}'",
+    "YAML of a request": f"  content: '{FAKE}'",
+    "call": f"generate('{FAKE}')",
+    "it's": f"it's '{FAKE}'",
     "request ids": f"[{stamp(1)}] Gracefully exiting... Remaining number of requests 1. "
     f"Remaining requests remaining_rids=['{FAKE}'].",
 }
@@ -579,6 +586,19 @@ DOUBTFUL = {
     "JSON, unknown key": json.dumps({"payload": FAKE}),
     "JSON, log key": json.dumps({"message": FAKE}),
     "CSV": f'1,"{FAKE}"',
+    "text in quotes": f"'{FAKE}'",
+    "bytes": repr(FAKE.encode()),
+    "list": repr([FAKE]),
+    "dict": repr({"log": FAKE}),
+    "YAML": f"message: '{FAKE}'",
+    "YAML list": f'- "{FAKE}"',
+    "TOML": f'line = "{FAKE}"',
+    "own stamp and level": f"[{stamp(1)}] INFO {body(3)}",
+    "own stamp and zone": f"[{stamp(1)} +0000] [7] {FAKE}",
+    "dash": f"{stamp(1)} \u2014 app \u2014 {body(3)}",
+    "file and line": f"app.py:12 {body(3)}",
+    "glog": f"I1120 10:00:01.123456 7 app.cc:12] {body(3)}",
+    "rich": f"[11/20/26 10:00:01] INFO     {FAKE}   app.py:12",
 }
 AROUND = {
     "SGLang's own": lambda line: line,
