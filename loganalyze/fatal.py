@@ -32,7 +32,7 @@ ERRORS = ("error", "traceback")
 _SAYS = ("error", "message", "traceback")
 
 #: With which an orderly stop begins.
-STOPS = ("sigterm", "graceful_exit")
+STOPS = ("sigterm", "graceful_exit", "job_cancelled")
 
 #: Exit codes of an orderly end: success, SIGINT, SIGTERM.
 _ORDERLY = (0, -2, -15, 130, 143)
@@ -53,7 +53,8 @@ _TEXTS: Mapping[str, str] = {
     "collective": r"Watchdog caught collective|taking the entire process down|NCCL error"
     r"|DistBackendError|nccl(?:Remote|System|Internal)Error",
     "gpu_error": r"illegal memory access|device-side assert|misaligned address"
-    r"|unspecified launch failure|(?:CUDA|Cuda|HIP) error|AcceleratorError",
+    r"|unspecified launch failure|(?:CUDA|Cuda|HIP) error|AcceleratorError|ECC error"
+    r"|no kernel image|GPU error \(Xid\)",
 }
 
 #: Causes that SGLang's GPU memory fraction is to blame for, being too high.

@@ -83,8 +83,14 @@ _REQUEST_END = re.compile(
 )
 #: What table rows, Markdown and HTML put behind a line.
 _WRAPPED_END = re.compile(rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$")
-#: What a shell says of a server that was killed, as the last word of a log.
-_LAST_WORD = re.compile(rb"(?:^|\n)(?:Killed|Segmentation fault|Aborted)(?=\s*$)")
+#: What a shell says of a server that was killed, as the last word of a log: bare, behind what a
+#: container or a cluster puts before each line, or in a record of JSON.
+_LAST_WORD = re.compile(
+    rb"(?:^|\n)(?:[^\n\"]{1,160}(?:[|\]] +| std(?:err|out) F ))?"
+    rb"(?:Killed|Segmentation fault|Aborted)(?=\s*$)"
+    rb"|\"(?:log|message|MESSAGE|msg|line)\" ?: ?\"(?:Killed|Segmentation fault|Aborted)"
+    rb"(?=(?:\\[nr])*\"[^\n]*\s*$)"
+)
 #: How the texts of a logged request begin.
 _OPENING = (b"='", b'="', b'=\\"')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')

@@ -1,9 +1,12 @@
 """What a server died of, from its last lines, and what to do about each cause."""
 
+import json
+
 import pytest
 from synth import capacity, outcomes, sessions, text
 from synth import decode as decode_lines
 
+from loganalyze import fatal, rules
 from loganalyze.rules import deaths
 from loganalyze.rules.planted import Writer
 
@@ -180,3 +183,62 @@ def test_a_missing_py_spy_is_advice():
     found = outcomes(served(*last))
     for code in ("CRS001", "HNG001"):
         assert "Install py-spy" in found[code].finding.actions[0].text
+
+
+# -- ends that others than the server print ---------------------------------------------------
+
+
+def wrapped(*ends, wrap=None):
+    """Return the log of a minute of work and these last lines, each wrapped."""
+    lines = [
+        f"[2026-03-02 09:00:{second:02d} TP0] Decode batch, #running-req: 4, #token: 9000, "
+        "token usage: 0.09, cuda graph: True, gen throughput (token/s): 160.00, #queue-req: 0"
+        for second in range(60)
+    ]
+    wrap = wrap or (lambda line: line)
+    return "".join(wrap(line) + "\n" for line in [*lines, *ends])
+
+
+@pytest.mark.parametrize("why", ["", " DUE TO TIME LIMIT", " DUE TO PREEMPTION"])
+def test_a_job_that_slurm_took_back_did_not_fail(why):
+    data = sessions(
+        wrapped(
+            f"slurmstepd: error: *** JOB 12 ON node1 CANCELLED AT 2026-03-02T09:01:05{why} ***",
+            "srun: error: node1: tasks 0-3: Killed",
+        )
+    )
+    assert data[0].session.ended_by == "stop"
+    assert rules.conclude(rules.run(data), data).status == "healthy"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr"}),
+        lambda line: f"2026-03-02T09:01:00.1Z stderr F {line}",
+        lambda line: f"sglang-1  | {line}",
+    ],
+)
+def test_a_bare_word_is_the_end_of_a_wrapped_log_too(wrap):
+    (data,) = sessions(wrapped("Killed", wrap=wrap))
+    assert data.session.ended_by == "crash"
+    assert fatal.cause(deaths.fatal_events(data).row(0, named=True)) == "killed"
+
+
+def test_a_word_in_the_middle_of_a_wrapped_log_is_none():
+    log = wrapped("Killed", wrap=lambda line: f"sglang-1  | {line}")
+    (data,) = sessions(log + log.splitlines(keepends=True)[0].replace("09:00:00", "09:01:01"))
+    assert data.session.ended_by == "end_of_log"
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ("[12345.6] NVRM: Xid (PCI:0000:17:00): 79, pid=1, name=python3, GPU lost.", "gpu_error"),
+        ("srun: error: node1: task 0: Out Of Memory", "killed"),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: 1 bytes.", "host_memory"),
+    ],
+)
+def test_what_the_driver_the_job_step_and_the_allocator_say_last(end, cause):
+    (data,) = sessions(wrapped(end))
+    assert fatal.cause(deaths.fatal_events(data).row(0, named=True)) == cause
