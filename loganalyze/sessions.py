@@ -100,11 +100,21 @@ def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[Sess
     return [
         _session(
             id_,
-            {name: table.filter(pl.col("session") == id_) for name, table in tables.items()},
+            {
+                name: _in_order(table.filter(pl.col("session") == id_), found.servers)
+                for name, table in tables.items()
+            },
             restarted=again,
         )
         for id_, again in zip(starts["session"], restarted["restarted"], strict=True)
     ]
+
+
+def _in_order(rows: pl.DataFrame, found: Servers) -> pl.DataFrame:
+    """Return the rows of a session; of a shuffled log in the order of its stamps."""
+    if not rows.height or rows["_server"][0] not in found.by_time or rows["source"].n_unique() > 1:
+        return rows
+    return rows.sort("_pos", maintain_order=True)
 
 
 # -- where a server started again ---------------------------------------------------------

@@ -28,6 +28,15 @@ def test_a_shuffled_log_is_one_server_judged_in_the_order_of_its_stamps(tmp_path
     assert report.verdict.primary == whole.verdict.primary == "KV001"
 
 
+def test_a_shuffled_log_stands_still_nowhere(tmp_path):
+    """Ten minutes at light load, every second a line: there is no silence in it."""
+    lines = [decode(second, usage=0.3, queue=0, rate="1200.00") for second in range(600)]
+    random.Random(1).shuffle(lines)
+    report = analyzed(tmp_path, lines)
+    assert report.verdict.status == "healthy"
+    assert not {f.code for f in report.findings} & {"HNG001", "IDL001"}
+
+
 def test_a_stamp_of_no_year_that_a_server_has_seen_is_none(tmp_path):
     lines = [
         line for second in range(0, 160, 4) for line in (decode(0, year=9999), decode(second))
