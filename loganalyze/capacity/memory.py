@@ -56,6 +56,11 @@ _SAME = (
 )  # fmt: skip
 
 
+def left_gib(free_gib: float) -> float:
+    """Return how much of the free memory after start-up is to stay free."""
+    return _GOOD_GIB if free_gib > _MUCH_GIB else KEEP_GIB
+
+
 def spare_gib(free_gib: float, pool_gib: float | None) -> float:
     """Return the free memory after start-up that the KV pool may have; 0 if it is not worth it.
 
@@ -63,10 +68,9 @@ def spare_gib(free_gib: float, pool_gib: float | None) -> float:
         free_gib: `available_gpu_mem`.
         pool_gib: size of the KV pool; None if not printed.
     """
-    if free_gib > _MUCH_GIB:
-        return free_gib - _GOOD_GIB
-    spare = free_gib - KEEP_GIB
-    return spare if pool_gib and spare >= _WORTH_SHARE * pool_gib else 0.0
+    spare = free_gib - left_gib(free_gib)
+    much = free_gib > _MUCH_GIB
+    return spare if much or (pool_gib and spare >= _WORTH_SHARE * pool_gib) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,19 +79,20 @@ def _fp8_name(now: Server) -> str:
 
 
 def _more_memory(now: Server) -> Changes:
-    """Return the change that leaves `memory.KEEP_GIB` free; no change if that is no gain.
+    """Return the change that leaves `memory.left_gib` free; no change if that is no gain.
 
     Where the log does not print what is free, a small step. Where the memory's size is not
     known, the memory itself: which fraction gives it then has to be tried.
     """
     if now.fraction is None or not now.tokens:
         return Changes()
-    spare = None if now.free_gib is None else now.free_gib - memory.KEEP_GIB
+    free = now.free_gib
+    spare = None if free is None else free - memory.left_gib(free)
     if (spare is not None and spare < WORTH_GIB) or now.fraction >= now.safe_fraction:
         return Changes()
     if not now.memory.per_fraction or (spare is not None and not now.memory.total_gib):
         known = spare is not None and now.memory.bytes_per_token is not None
-        return Changes(pool_gib=math.floor(spare * 10) / 10) if spare and known else Changes()
+        return Changes(pool_gib=round(spare, 1)) if spare and known else Changes()
     step = 0.02 if spare is None else spare / (now.memory.total_gib or 1.0)
     highest = min(now.fraction + step, _HIGHEST_FRACTION, now.safe_fraction)
     found = math.floor(highest * 100 + 1e-6) / 100

@@ -68,10 +68,10 @@ def test_what_a_memory_fraction_leaves():
     assert "out of memory is likely" in found["memory fraction 0.97"].risk
 
 
-def test_the_offered_fraction_keeps_five_gib():
-    # (9.2 - 5) / 94.04 = 0.0447 more.
-    lever = levers(founding())["memory fraction 0.92"]
-    assert lever.memory_left_gib == pytest.approx(9.2 - 0.04 * 94.04)
+def test_the_offered_fraction_keeps_six_gib_of_much():
+    # (9.2 - 6) / 94.04 = 0.034 more.
+    lever = levers(founding())["memory fraction 0.91"]
+    assert lever.memory_left_gib == pytest.approx(9.2 - 0.03 * 94.04)
 
 
 def test_host_memory_decodes_nothing():
@@ -213,13 +213,13 @@ def out_of_memory(fraction, **more):
 
 
 def test_a_fraction_that_ran_out_of_memory_is_a_limit():
-    # 9.2 GiB free: 4.2 of 94.04 GiB would allow 0.93 + 0.04.
+    # 9.2 GiB free: 3.2 of 94.04 GiB would allow 0.93 + 0.03.
     alone = plan.make([out_of_memory(0.93)], Wish(given=Given(config=KIMI, gpu_mem_gib=94.04)))
     assert not any("fraction" in x.name for x in alone.levers)
     assert any(
         "above 0.91 is offered: session 1 ran with 0.93 and ran out" in n for n in alone.notes
     )
-    # From 0.90 the same 4.2 GiB would allow 0.94; 0.91 is 0.02 below what died.
+    # From 0.90 the same 3.2 GiB would allow 0.93; 0.91 is 0.02 below what died.
     # 231,120 - 0.03 x 1,436,860 tokens of the whole memory = 188,014.
     later = founding(tokens=188_014, args={"mem_fraction_static": 0.90}, number=2)
     both = [out_of_memory(0.93, tokens=231_120), later]
@@ -234,7 +234,7 @@ def test_a_fraction_that_ran_out_of_memory_is_a_limit():
 def test_another_crash_says_nothing_about_memory():
     hung = founding(events=[{"kind": "watchdog_timeout", "message": "timeout"}])
     hung = replace(hung, session=replace(hung.session, ended_by="crash"))
-    assert "memory fraction 0.92" in levers(hung)
+    assert "memory fraction 0.91" in levers(hung)
 
 
 def test_what_a_fraction_leaves_of_a_card_of_unknown_size_is_not_known():
@@ -303,10 +303,10 @@ def test_two_sessions_replace_the_size_of_the_card():
 
 def test_without_the_size_of_the_card_the_memory_itself_is_offered():
     found = plan.make([founding()], Wish())
-    (lever,) = [x for x in found.levers if x.name == "4.1 GiB more for the pool"]
-    assert lever.kv_tokens == pytest.approx(159_277 + 4.1 * 2**30 / 70_272, rel=1e-3)
-    assert lever.memory_left_gib == pytest.approx(5.1)
-    assert "available_gpu_mem of about 5.1 GB" in lever.note
+    (lever,) = [x for x in found.levers if x.name == "3.2 GiB more for the pool"]
+    assert lever.kv_tokens == pytest.approx(159_277 + 3.2 * 2**30 / 70_272, rel=1e-3)
+    assert lever.memory_left_gib == pytest.approx(6.0)
+    assert "available_gpu_mem of about 6.0 GB" in lever.note
     assert any("--gpu-mem-gib" in note for note in found.notes)
 
 

@@ -185,6 +185,37 @@ def test_a_missing_py_spy_is_advice():
         assert "Install py-spy" in found[code].finding.actions[0].text
 
 
+def test_two_fractions_that_ran_out_of_memory_leave_one_to_advise():
+    """0.93, then 0.90: below both, and never back to what the first alone would leave."""
+    ends = []
+    for hour, fraction in ((9, 0.93), (10, 0.90)):
+        ends.append(
+            f"[2026-03-02 {hour:02d}:00:00] server_args=ServerArgs(mem_fraction_static={fraction})"
+        )
+        ends.append(wrapped().replace(" 09:", f" {hour:02d}:").rstrip())
+        ends.append(
+            f"{TRACE}\ntorch.OutOfMemoryError: CUDA out of memory.".replace("09:", f"{hour:02d}:")
+        )
+    found = [f for f in rules.findings(rules.run(sessions(text(ends)))) if f.code == "CRS001"]
+    assert [f.session for f in found] == [1, 2]
+    assert {f.actions[0].proposed for f in found} == {0.88}
+
+
+def test_a_fraction_that_it_was_started_again_with_is_kept():
+    args = "[2026-03-02 {}:00:00] server_args=ServerArgs(mem_fraction_static={})"
+    log = text(
+        [
+            args.format("09", 0.93),
+            wrapped().rstrip(),
+            f"{TRACE}\ntorch.OutOfMemoryError: CUDA out of memory.",
+            args.format(10, 0.88),
+            wrapped().replace(" 09:", " 10:").rstrip(),
+        ]
+    )
+    (found,) = [f for f in rules.findings(rules.run(sessions(log))) if f.code == "CRS001"]
+    assert "keep --mem-fraction-static at 0.88" in found.actions[0].text
+
+
 # -- ends that others than the server print ---------------------------------------------------
 
 

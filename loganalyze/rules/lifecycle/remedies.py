@@ -7,7 +7,7 @@ from typing import Any
 
 from loganalyze import fatal
 from loganalyze.model import Action
-from loganalyze.rules.held import act
+from loganalyze.rules.held import act, memory_limit
 from loganalyze.rules.registry import Case
 
 
@@ -112,13 +112,7 @@ def _more_mamba_slots(case: Case, row: dict[str, Any]) -> list[Action]:
 
 
 def _less_gpu_memory(case: Case, row: dict[str, Any]) -> list[Action]:
-    fraction = case.arg("mem_fraction_static")
-    out = act(
-        case,
-        "Leave more memory for activations and graphs",
-        "mem-fraction-static",
-        round(fraction - 0.02, 3) if isinstance(fraction, float) else "lower by 0.02",
-    )
+    out = _lower_fraction(case)
     rows = case.data.batch
     last = rows["phase"][-1] if rows.height else None
     chunk = case.signals.session.config.chunked_prefill_size
@@ -144,6 +138,21 @@ def _less_gpu_memory(case: Case, row: dict[str, Any]) -> list[Action]:
             "lower",
         )
     return out
+
+
+def _lower_fraction(case: Case) -> list[Action]:
+    """Advise on one fraction, whatever number of sessions died of it."""
+    fraction = case.arg("mem_fraction_static")
+    text = "Leave more memory for activations and graphs"
+    if not isinstance(fraction, float):
+        return act(case, text, "mem-fraction-static", "lower by 0.02")
+    limit = memory_limit(case)
+    highest = limit.highest if limit is not None and limit.highest else round(fraction - 0.02, 3)
+    last = case.sessions[-1].session.config.arg("mem_fraction_static") if case.sessions else None
+    if isinstance(last, float) and last <= highest:
+        kept = f"keep --mem-fraction-static at {last:g}, with which it was started again"
+        return act(case, f"{text}: {kept} (here: {fraction:g})")
+    return act(case, text, "mem-fraction-static", highest)
 
 
 def see_the_ranks(case: Case, row: dict[str, Any]) -> list[Action]:
