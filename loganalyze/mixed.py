@@ -24,8 +24,10 @@ MIN_LINES, MIN_LINES_MISSING = 15, 5
 
 #: Lines that tell of this much of the time and more are of several servers ...
 SEVERAL = 1.4
-#: ... if this many tokens appear from nowhere so often, and in this share of the lines.
+#: ... if tokens appear from nowhere so often, and in this share of the lines; or where the log
+#: prints its interval, and so many lines tell of so much.
 JUMPS, JUMP_SHARE = 4, 0.02
+SURE, SURE_LINES = 1.7, 200
 
 #: Lines that tell of less of the time are a part of what the server printed.
 SAMPLED = 0.5
@@ -80,12 +82,12 @@ def told(data: SessionData, one: Timeline) -> Told:
     pure = rows.filter(pl.col("n_prefill") == 0)
     decoding = _share(pure) if 2 * pure.height >= rows.height else None
     jumps = rows["jump"].sum()
-    enough = rows.height >= MIN_LINES
-    jumped = jumps >= max(JUMPS, JUMP_SHARE * rows.height)
+    jumped = rows.height >= MIN_LINES and jumps >= max(JUMPS, JUMP_SHARE * rows.height)
+    sure = steps == printed and rows.height >= SURE_LINES and share >= SURE
     return Told(
         share,
         share if decoding is None else decoding,
-        enough and share >= SEVERAL and (steps == printed or jumped),
+        share >= SEVERAL and (jumped or sure),
     )
 
 
