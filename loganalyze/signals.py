@@ -40,6 +40,10 @@ _STRETCH_S = 8.0
 _STRETCH_PREFILLS_PER_S = 0.15
 _STRETCH_DUTY = 0.8
 
+#: Without a step model: a prefill batch of so many times the running requests in tokens takes no
+#: less time than a decode step.
+_LONG_BATCH = 16
+
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
 
@@ -298,7 +302,8 @@ def _with_model(
     """
     if model is None:
         null = pl.lit(None, pl.Float64)
-        lines = lines.with_columns(model_step_s=null, residual=null, attention=null, duty=null)
+        duty = null if mixed else _passes_of_prefill(n_steps)
+        lines = lines.with_columns(model_step_s=null, residual=null, attention=null, duty=duty)
     else:
         step = (
             model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
@@ -335,6 +340,18 @@ def _with_model(
         .then(pl.max_horizontal(pl.col("duty").fill_null(0.0), _STRETCH_DUTY))
         .otherwise("duty")
     )
+
+
+def _passes_of_prefill(n_steps: int) -> pl.Expr:
+    """Return a lower bound of the duty that needs no step model; null where it tells nothing.
+
+    A prefill batch of many more tokens than there are running requests reads the same weights
+    as a decode step and computes more: it takes no less time. So more prefill batches than
+    decode steps take most of the time.
+    """
+    passes = pl.col("n_prefill") / (pl.col("n_prefill") + n_steps * pl.col("lines"))
+    long = pl.col("d_new_token") > _LONG_BATCH * pl.col("n_prefill") * pl.col("r_mean")
+    return pl.when(long & (passes > 0.5)).then(passes)
 
 
 # -- the grid -----------------------------------------------------------------------------

@@ -109,6 +109,11 @@ _ADMITTED = 5
 _APART_SHARE = 0.1
 
 
+#: Requests that wait in this share of a rank's lines need a cause ...
+_WAITS_SHARE = 0.5
+#: ... of which this one passes by itself.
+_PASSING = frozenset({"ADM003"})
+
 #: Causes that stay first however short they are: the process is gone, or stands still.
 _FATAL = frozenset({"CRS001", "HNG001"})
 
@@ -239,6 +244,9 @@ def conclude(
         return Verdict(status, primary.code, headline, primary.confidence, cost)
     if not any(o.judged for o in outcomes) or any(o.doubt for o in outcomes):
         return Verdict("undetermined", None, _undetermined(outcomes, sessions), "low")
+    waited = _unexplained_wait(outcomes, sessions)
+    if waited:
+        return Verdict("undetermined", None, waited, "low")
     return Verdict("healthy", None, _healthy(outcomes), _healthy_confidence(outcomes, sessions))
 
 
@@ -317,6 +325,38 @@ def _headline(
     if elsewhere:
         said = f"{said}; {elsewhere}"
     return f"{said}."
+
+
+def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> str:
+    """Say that requests waited most of the time and no rule tells why; empty if they did not.
+
+    Most causes need a minute to be told apart, and a server with a queue is not called healthy
+    for want of it.
+    """
+    for data in sessions:
+        own = [o for o in outcomes if o.session == data.session.id]
+        if any(o.finding and o.code in _PASSING for o in own):
+            continue
+        waits = (
+            data.batch.filter(~pl.col("duplicate").fill_null(False))
+            .group_by("dp_rank")
+            .agg(
+                share=(pl.col("queue_req") > 0).mean(),
+                queue=pl.col("queue_req").mean(),
+                usage=pl.col("kv_usage").mean(),
+            )
+            .filter((pl.col("share") >= _WAITS_SHARE) & (pl.col("queue") >= 1))
+            .sort("queue")
+        )
+        if waits.height and own:
+            row = waits.row(-1, named=True)
+            usage = f" at usage {row['usage']:.2f}" if row["usage"] is not None else ""
+            return (
+                f"Cannot tell from this log why requests wait: {row['queue']:.0f} on average"
+                f"{usage}, in {row['share']:.0%} of {own[0].length}; no rule finds the cause in "
+                "it. More of the log, with its start-up lines, may show it."
+            )
+    return ""
 
 
 def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> str:

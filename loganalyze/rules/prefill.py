@@ -105,8 +105,8 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
             worst.line("new_token"),
             "(p0 x prefill batches + p1 x new tokens) / time, fitted"
             if model is not None
-            else "no step model: prefill batches follow each other without a decode line, which "
-            "counts as 0.8",
+            else "no step model: prefill batches over all passes, each no shorter than a decode "
+            "step; without any decode line among them 0.8",
             3,
         ),
         shown("prompt tokens computed", rate, "token/s", (None, None), "sum #new-token / time", 0),

@@ -126,3 +126,54 @@ def test_retractions_alone_are_a_storm():
 @pytest.mark.parametrize(("count", "apart"), [(2, 5), (20, 60)])
 def test_a_few_retractions_alone_are_not(count, apart):
     assert outcomes(thrown_back(count, apart))["KV004"].status == "not_applicable"
+
+
+# -- requests that wait for a cause that a short log does not show -----------------------------
+
+
+def decodes(queue, seconds=50):
+    return [
+        f"[{START + timedelta(seconds=i):%Y-%m-%d %H:%M:%S} TP0] Decode batch, #running-req: "
+        f"{8 + i % 3}, #token: {9000 + 40 * i}, token usage: 0.10, cuda graph: True, "
+        f"gen throughput (token/s): 340.00, #queue-req: {queue if i % 4 else 0}"
+        for i in range(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "status"), [(30, "undetermined"), (1, "healthy"), (0, "healthy")]
+)
+def test_a_server_with_a_queue_is_not_healthy_for_want_of_time(queue, status):
+    """A queue without KV cause takes a minute to tell; one request at times is none."""
+    data = sessions(text(decodes(queue)))
+    verdict = rules.conclude(rules.run(data), data)
+    assert verdict.status == status
+    assert ("why requests wait: 22 on average at usage 0.10" in verdict.headline) == (queue == 30)
+
+
+def passes(tokens, batches=60):
+    """Two decode lines of 40 steps, each after so many prefill batches; too few for a model."""
+    lines = [f"[{START:%Y-%m-%d %H:%M:%S} TP0] max_total_num_tokens=400000, "
+             "chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=512, "
+             "context_len=32768, available_gpu_mem=6.00 GB"]  # fmt: skip
+    for i in range(4 * (batches + 1)):
+        at = f"[{START + timedelta(seconds=i // 4):%Y-%m-%d %H:%M:%S} TP0]"
+        lines.append(
+            f"{at} Decode batch, #running-req: 8, #token: 60000, token usage: 0.15, cuda graph: "
+            f"True, gen throughput (token/s): {320 * 4 / (batches + 1):.2f}, #queue-req: 0"
+            if i % (batches + 1) == batches
+            else f"{at} Prefill batch, #new-seq: 1, #new-token: {tokens}, #cached-token: 0, "
+            "token usage: 0.15, #running-req: 7, #queue-req: 0"
+        )
+    return text(lines)
+
+
+def test_more_long_prefill_batches_than_decode_steps_take_most_of_the_time():
+    """60 batches to 40 steps, each at least as long as a step: 60 %."""
+    found = outcomes(passes(6000))["PRE001"].finding
+    assert "60%" in found.summary
+
+
+def test_short_prefill_batches_or_few_do_not_without_a_model():
+    assert outcomes(passes(60))["PRE001"].status == "not_applicable"
+    assert outcomes(passes(6000, batches=30))["PRE001"].status == "not_applicable"

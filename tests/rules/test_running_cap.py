@@ -47,9 +47,17 @@ def test_running_requests_that_are_replaced_at_once_stand_at_their_cap():
     assert found.summary.startswith("Running requests stand at their cap of 32 (inferred)")
 
 
-def test_so_they_do_in_a_short_log():
-    found = outcomes(steady(12))["RUN001"].finding
-    assert found.confidence == "low"
+@pytest.mark.parametrize(("step", "named"), [(3, True), (1, False)])
+def test_so_they_do_in_a_short_log_of_some_time(step, named):
+    """15 lines over 33 s show a cap; over 11 s anything stands still."""
+    lines = []
+    for i in range(12):
+        if i % 3 == 2:
+            lines.append(prefill(step * i, 30, 9))
+        lines.append(decode(step * i, 32, 20_000, 9))
+    found = outcomes(text(lines))["RUN001"].finding
+    assert (found is not None) == named
+    assert not named or found.confidence == "low"
 
 
 def test_a_batch_that_nobody_joins_shows_no_cap():

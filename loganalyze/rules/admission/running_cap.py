@@ -253,6 +253,8 @@ def _inferred_cap(case: Case, rank: Rank, limits: Limits) -> int | None:
     decode = rows.filter("decode")
     if rows.height < _FEWEST_ROWS or not decode.height:
         return None
+    if float(rows["t"][-1] - rows["t"][0]) < limits["report_s"]:  # anything stands still so long
+        return None
     span = rank.lines.filter(
         "decode", pl.col("row").is_between(pl.lit(rows["row"][0]), pl.lit(rows["row"][-1]))
     )
