@@ -6,7 +6,8 @@ unpacked by the browser (`DecompressionStream`). A Content-Security-Policy names
 of the one style sheet, our script and plotly.js: nothing else can run or load.
 
 Why a limit of 2.2 MB: trackers refuse large attachments. A report that would be larger is
-written again with less: fewer bins, fewer quoted lines; the page says what it left out.
+written again with less: fewer bins, fewer quoted lines, in the end without live figures; the
+page says what it left out.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ def render_still(report: Report) -> str:
 
 
 def _fitting(report: Report, figures: Figures) -> str:
-    text = ""
     for scale in (1, 2, 4, 8, 16, 32):
         text = _page(report, figures, Caps(scale))
         if len(text.encode()) <= MAX_BYTES:
-            break
-    return text
+            return text
+    # Lists this short are read without zoom; the still figures show the whole timeline.
+    return _page(report, replace(figures, data=""), Caps(scale))
 
 
 def _figures(report: Report) -> Figures:

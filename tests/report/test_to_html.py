@@ -357,3 +357,36 @@ def test_no_failed_request_is_a_count_where_requests_were_logged() -> None:
     ]
     unseen = replace(report.coverage, by_kind={"decode": 9})
     assert facts.events(replace(report, coverage=unseen)) == []
+
+
+def test_where_a_page_grows_too_large_the_live_figures_go_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    symptoms = [replace(samples.KV004, explained_by="KV001") for _ in range(300)]
+    report = replace(samples.founding(), findings=(samples.KV001, *symptoms))
+    page = to_html.render(report)
+    assert len(page.encode()) <= 2_200_000
+    assert 'id="page-data"' in page
+    assert "more are in the JSON form" in page
+    monkeypatch.setattr(to_html, "MAX_BYTES", 300_000)  # less than plotly.js alone
+    page = to_html.render(report)
+    assert len(page.encode()) <= 300_000
+    assert 'id="page-data"' not in page
+    assert page.count('<svg class="still"') == 2
+
+
+def test_a_share_is_of_the_session_that_the_claim_names() -> None:
+    base = samples.restarts()  # KV001 holds for 4 x 4,000 s of the 29,760 s of session 3
+    verdict = replace(base.verdict, primary="KV001")
+    tile = list(facts.key_numbers(replace(base, verdict=verdict)))[-1]
+    assert tile[1:] == ("4 h 26 min", "", "54\u00a0% of session 3, 4 spells")
+    down = list(facts.key_numbers(base))[-1]  # a server that is down is in no session
+    assert (down.name, down.note) == ("time in CRS001", "3 spells")
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_every_problem_says_what_else_was_weighed_and_which_limits_were_used(name: str) -> None:
+    page = to_html.render(samples.ALL[name]())
+    problems = len(re.findall(r'<article class="finding (?:warning|critical)"', page))
+    assert page.count("Other causes weighed") >= problems
+    assert page.count("Limits used") >= problems
