@@ -130,7 +130,7 @@ def _finding(f: Finding) -> Iterator[str]:
         effect = f" → {prose(action.effect)}" if action.effect else ""
         yield f"- Do: {prose(action.text)} {code(words.change(action))}{effect}"
     if f.competing:
-        yield f"- Or else: {prose(f.competing)}"
+        yield f"- Other causes weighed: {prose(f.competing)}"
 
 
 def _one(f: Finding) -> str:

@@ -67,7 +67,7 @@ def render(report: Report) -> str:
     body, height = timeline_body(t) if t else (Markup(""), 0)
     if t and len(t.lines) > 1:
         body, height = body + _legend(t, height), height + 18 * math.ceil(len(t.drawn) / 6)
-    said = to_text.wrap(words.shorten(report.verdict.headline, 400), 136)[:3]
+    said = to_text.wrap(words.shorten(report.verdict.headline, 450), 118)[:4]
     top = 30 + 16 * len(said)
     size = f'width="960" height="{height + top + 12}"'
     lines = "".join(_text("16", 37 + 16 * i, line) for i, line in enumerate(said))

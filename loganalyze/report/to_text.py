@@ -190,7 +190,7 @@ def _finding(page: _Page, node: tree.Node, indent: int = 0) -> None:
     for i, action in enumerate(f.actions[: 1 if short else _SHOWN], start=1):
         _action(page, action, inner, f"do {i}")
     if f.competing and not short:
-        page.put(f.competing, inner, label="or else")
+        page.put(f.competing, inner, label="weighed")
     for child in node.children:
         _finding(page, child, min(inner, 8))
 

@@ -79,7 +79,7 @@ def test_a_long_headline_is_wrapped() -> None:
     root = ElementTree.fromstring(to_svg.render(samples.founding()))
     said = [e.text or "" for e in root if e.tag == SVG + "text"]
     assert " ".join(said[1:]) == samples.founding().verdict.headline
-    assert max(map(len, said)) <= 136
+    assert max(map(len, said)) <= 118
 
 
 def test_a_png_is_the_same_picture_at_twice_the_size() -> None:
