@@ -21,7 +21,7 @@ from loganalyze.model import (
     Session,
 )
 from loganalyze.report import charts, words
-from loganalyze.report.charts import Timeline
+from loganalyze.report.charts import Panel, Timeline
 from loganalyze.report.phase import Phase
 
 STATUS_WORDS: Mapping[str, str] = {
@@ -210,7 +210,8 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
     session = _judged(report)
     if session:
         which = f", session {session.id}" if len(report.sessions) > 1 else ""
-        for k in _capacity_numbers(session.capacity):
+        pools = session.config.swa_pool_tokens or session.config.mamba_slots
+        for k in _capacity_numbers(session.capacity, "full KV pool" if pools else "KV pool"):
             name = f"{k.name}, per rank" if worst and k.unit == "" else k.name
             yield k._replace(name=name, note=k.note + which)
     i = primary(report)
@@ -234,9 +235,10 @@ def _judged(report: Report) -> Session | None:
     return max(report.sessions, key=lambda s: s.last_line - s.first_line, default=None)
 
 
-def _capacity_numbers(c: Capacity) -> Iterator[KeyNumber]:
+def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
     if c.requests_fit is not None and c.tokens_per_req is not None:
-        note = f"{words.number(c.kv_tokens)} tokens / {words.number(round(c.tokens_per_req))} each"
+        each = words.number(round(c.tokens_per_req))
+        note = f"{pool}: {words.number(c.kv_tokens)} tokens / {each} each"
         yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
@@ -308,32 +310,50 @@ def phase_caption(report: Report, p: Phase) -> str:
     if p.at_ceiling is None:
         return f"{f'{p.rank} alone. ' if p.rank else ''}{_FIT_UNKNOWN}"
     where = f"{p.rank} alone: " if p.rank else ""
-    share = _percent(p.at_ceiling)
-    said = (
-        f"{where}for {share} of the time, at least 80\u00a0% of what fits the KV pool was running"
-    )
+    if p.at_ceiling < 0.005:
+        said = f"{where}80\u00a0% of what fits the KV pool never ran at once"
+    else:
+        said = (
+            f"{where}for {_percent(p.at_ceiling)} of the time, at least 80\u00a0% of what fits "
+            "the KV pool was running"
+        )
     said = said if where else said[0].upper() + said[1:]
     if report.verdict.primary == "KV001" and p.at_ceiling >= 0.5:
         return f"{said}: with requests of this length the pool is the ceiling."
     return f"{said}."
 
 
-def timeline_rows(t: Timeline, slots: int = 24) -> list[tuple[str, list[str]]]:
-    """Return the timeline as numbers: (from, one cell a panel), empty where nothing was logged."""
+def timeline_rows(t: Timeline, slots: int = 24) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the timeline as numbers.
+
+    A panel has one column, or one for each quantity that its colours tell apart: a mean over
+    two pools would be that of none.
+
+    Returns:
+        Heads of the columns, and rows (from, one cell a column), empty where nothing was logged.
+    """
     width = (t.x1 - t.x0) / slots
-    cells: list[list[list[tuple[float, float]]]] = [[[] for _ in t.panels] for _ in range(slots)]
-    at = {p.id: i for i, p in enumerate(t.panels)}
+    columns = [(p, label) for p in t.panels for label, _ in t.keys(p.id) or [("", 0)]]
+    cells: list[list[list[tuple[float, float]]]] = [[[] for _ in columns] for _ in range(slots)]
+    at = {(p.id, label): i for i, (p, label) in enumerate(columns)}
     for c in t.curves:
         if c.kind == "value":
+            column = at.get((c.panel, c.label), at.get((c.panel, "")))
+            assert column is not None
             for x, mean, high in zip(c.x, c.mean, c.high, strict=True):
                 slot = min(int((x - t.x0) / width), slots - 1)
-                cells[slot][at[c.panel]].append((mean, high))
-    out = []
+                cells[slot][column].append((mean, high))
+    rows = []
     for k, row in enumerate(cells):
-        said = [_cell(values, p.unit) for values, p in zip(row, t.panels, strict=True)]
+        said = [_cell(values, p.unit) for values, (p, _) in zip(row, columns, strict=True)]
         if any(said):
-            out.append((_when(t.x0 + k * width, t.by_time), said))
-    return out
+            rows.append((_when(t.x0 + k * width, t.by_time), said))
+    return [_head(p, label) for p, label in columns], rows
+
+
+def _head(panel: Panel, label: str) -> str:
+    unit = f", {panel.unit}" if panel.unit not in ("", "fraction") else ""
+    return f"{panel.title}{f': {label}' if label else ''}{unit}"
 
 
 def _cell(values: Sequence[tuple[float, float]], unit: str) -> str:

@@ -124,7 +124,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         primary=facts.primary(report),
         period=facts.period(report),
         key_numbers=list(facts.key_numbers(report)),
-        table=facts.timeline_rows(figures.timeline) if figures.timeline else [],
+        table=facts.timeline_rows(figures.timeline) if figures.timeline else None,
         tree=tree.grow(report.findings),
         checks=checks,
         counted=lambda status: sum(len(group) for group, _ in checks[status]),

@@ -247,7 +247,7 @@ def test_key_numbers_are_those_of_the_log() -> None:
         "requests that fit": "37",
         "rate per request": "17.34",
     }
-    assert numbers["requests that fit"].note == "159,742 tokens / 4,290 each"
+    assert numbers["requests that fit"].note == "KV pool: 159,742 tokens / 4,290 each"
     affected = list(facts.key_numbers(samples.founding()))[-1]
     assert affected == ("time in KV001", "42 min 41 s", "", "95\u00a0% of the log, 1 spell")
 
@@ -390,3 +390,22 @@ def test_every_problem_says_what_else_was_weighed_and_which_limits_were_used(nam
     problems = len(re.findall(r'<article class="finding (?:warning|critical)"', page))
     assert page.count("Other causes weighed") >= problems
     assert page.count("Limits used") >= problems
+
+
+def test_the_timeline_as_numbers_never_mixes_two_pools() -> None:
+    columns = {
+        "full_token_usage": lambda t: 0.3,
+        "swa_token_usage": lambda t: 0.9,
+        "running_req": lambda t: 8.0,
+    }
+    rows = (samples.series(columns, seconds=240, step=2),)
+    timeline = charts.timeline(replace(samples.founding(), series=rows))
+    assert timeline
+    heads, table = facts.timeline_rows(timeline)
+    assert heads == [
+        "KV pool usage: full attention",
+        "KV pool usage: sliding window",
+        "Running requests",
+    ]
+    means = {tuple(cell.split(" (")[0] for cell in cells) for _, cells in table}
+    assert means == {("0.30", "0.90", "8")}

@@ -43,8 +43,8 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
         Requests running, none waiting, usage below `usage` and running requests well below
         their cap, for `report_s` or longer.
     Why it is slow:
-        It is not: throughput is what the load asks for. A constant number of running requests
-        means a client with that many workers.
+        Nothing is slow: throughput is what the load asks for. A constant number of running
+        requests means a client with that many workers.
     Not this rule:
         A front end (tokenizer, HTTP) that cannot pass requests on fast enough also leaves the
         queue empty; the log does not show it.

@@ -44,7 +44,7 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
         Usage at or above `usage` with an empty queue and no retraction, for at least
         `report_s`.
     Why it is slow:
-        It is not: usage above 0.9 without a queue is good use of the pool. More load would
+        Nothing is slow: usage above 0.9 without a queue is good use of the pool. More load would
         make requests wait.
     Not this rule:
         A full pool with a queue (KV001) or with retractions (KV004).

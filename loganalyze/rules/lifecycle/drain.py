@@ -28,7 +28,7 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
         At the end of the log or before an idle time: no queue, no prefill, and running requests
         that only fall, over at least `lines` decode lines.
     Why it is slow:
-        It is not: throughput falls with the number of requests, not with the server.
+        Nothing is slow: throughput falls with the number of requests, not with the server.
     Not this rule:
         Throughput that falls with requests still coming (THR002, KV006).
     What to do:

@@ -23,8 +23,8 @@ def idle(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         Silences whose neighbours show that no request was running or waiting.
     Why it is slow:
-        It is not. But the first decode line after an idle time divides by that time and shows a
-        throughput far too low: it is left out of all numbers here.
+        Nothing is slow. But the first decode line after an idle time divides by that time and
+        shows a throughput far too low: it is left out of all numbers here.
     Not this rule:
         Silence with requests running (HNG001).
     What to do:

@@ -35,8 +35,8 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         The time from a start, a restart or a change of the request mix until tokens per running
         request reach `share` of their settled median.
     Why it is slow:
-        It is not, yet: tokens per request climb from the prompt to prompt plus most of the output
-        within one request lifetime, and running requests and throughput fall as they do.
+        Nothing is slow yet: tokens per request climb from the prompt to prompt plus most of the
+        output within one request lifetime, and running requests and throughput fall as they do.
     Not this rule:
         A fall of throughput later on, with requests as long as before (THR002).
     What to do:
