@@ -19,7 +19,7 @@ _FEWEST = 8
 
 
 #: Room that a character of a ceiling's label takes on a phone: a share of the width.
-_CHAR = 0.023
+_CHAR = 0.021
 
 
 class Ceiling(NamedTuple):

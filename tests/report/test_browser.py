@@ -281,7 +281,10 @@ def test_dark_and_light_follow_the_reader(open_page: Open) -> None:
       document.getElementById('live-timeline').layout.font.color]"""
     assert page.evaluate(now) == ["rgb(255, 255, 255)", "#1b2430"]
     page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(1_000)
+    for _ in range(100):  # the policy forbids Playwright's own way to wait for a value
+        if page.evaluate(now)[1] == "#e6eaef":
+            break
+        page.wait_for_timeout(200)
     assert page.evaluate(now) == ["rgb(17, 22, 29)", "#e6eaef"]
 
 
@@ -315,6 +318,17 @@ def test_a_phone_never_scrolls_sideways(open_page: Open, name: str, script: bool
     assert metrics == [360, 360]
     if ready:
         assert page.locator("#live-timeline .main-svg").first.bounding_box()["width"] <= 360
+
+
+@pytest.mark.parametrize("width", [360, 600, 768, 961, 1280, 1920])
+def test_no_table_of_a_finding_is_cut(open_page: Open, width: int) -> None:
+    viewport = {"width": width, "height": 900}
+    page = open_page("founding", ready=False, viewport=viewport, java_script_enabled=False).page
+    cut = page.evaluate(
+        """[...document.querySelectorAll('#findings .scroll')]
+          .filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth).map((e) => e.innerText)"""
+    )
+    assert cut == []
 
 
 def test_hostile_text_does_nothing(open_page: Open) -> None:

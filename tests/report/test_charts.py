@@ -311,7 +311,7 @@ def test_a_ceiling_is_named_where_its_label_meets_no_other_line() -> None:
     s = one_series(range(8), {"running_req": running, "gen_throughput": running})
     p = phase.lay_out(report(s, sessions=(session,)))
     assert p
-    assert p.ceilings == [(64.0, "cap 64", "left"), (69.0, "69 fit", "left")]
+    assert p.ceilings == [(64.0, "cap 64", "left"), (69.0, "69 fit", "right")]
     assert p.top_x == 80
     assert p.passes  # 70 ran once
 
