@@ -237,7 +237,7 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
         return None
     sources = list(dict.fromkeys(s.source for s in drawn))
     keys = sorted(
-        {(s.source, s.rank) for s in drawn},
+        dict.fromkeys((s.source, s.rank) for s in drawn),
         key=lambda key: (sources.index(key[0]), _by_number(key[1] or "")),
     )
     shown = _choose(keys, drawn, report)

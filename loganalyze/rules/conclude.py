@@ -376,7 +376,7 @@ def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> 
         return f"Cannot tell from this log: its lines print no {' and no '.join(lacking)}."
     seen = _seen(split)
     return (
-        f"Cannot tell from this log: {'; '.join(lengths[:3])} is too little to judge"
+        f"Cannot tell from this log: it holds {'; '.join(lengths[:3])}, too little to judge"
         f"{f' ({seen})' if seen else ''}; a minute of the server's log under load would do."
     )
 
