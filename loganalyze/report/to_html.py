@@ -28,7 +28,7 @@ from loganalyze.report.phase import Phase
 
 MAX_BYTES = 2_200_000
 #: What the numbers of the figures may take of it, packed.
-_MAX_DATA = 100_000
+_MAX_DATA = 80_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ def test_where_a_page_grows_too_large_the_live_figures_go_last(
     page = to_html.render(report)
     assert len(page.encode()) <= 2_200_000
     assert 'id="page-data"' in page
-    assert "more are in the JSON form" in page
+    assert " more in the JSON form" in page
     monkeypatch.setattr(to_html, "MAX_BYTES", 300_000)  # less than plotly.js alone
     page = to_html.render(report)
     assert len(page.encode()) <= 300_000
@@ -409,3 +409,13 @@ def test_the_timeline_as_numbers_never_mixes_two_pools() -> None:
     ]
     means = {tuple(cell.split(" (")[0] for cell in cells) for _, cells in table}
     assert means == {("0.30", "0.90", "8")}
+
+
+def test_rows_that_are_left_out_are_counted() -> None:
+    evidence = tuple(
+        replace(samples.KV001.evidence[0], line_no=i, quote=f"q {i}") for i in range(1, 31)
+    )
+    finding = replace(samples.KV001, evidence=evidence, actions=samples.KV001.actions[:1] * 9)
+    text = Page(to_html.render(replace(samples.founding(), findings=(finding,)))).text
+    for left_out in (30 - 20, 9 - 8, 30 - 8):  # evidence, things to do, quoted lines
+        assert f"{left_out} more in the JSON form." in text
