@@ -290,7 +290,10 @@ def test_dark_and_light_follow_the_reader(open_page: Open) -> None:
 
 def test_print_shows_the_still_figures_and_every_detail(open_page: Open) -> None:
     page = open_page("founding", color_scheme="dark").page
+    assert page.locator("#short").is_hidden()
     page.emulate_media(media="print")
+    assert page.locator("#short").is_visible()
+    assert "KV001" in page.locator("#short").inner_text()
     assert page.locator("svg.still").first.is_visible()
     assert page.locator("#live-timeline").is_hidden()
     assert page.locator("nav").is_hidden()
