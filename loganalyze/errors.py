@@ -40,6 +40,10 @@ class InputError(LogAnalyzeError):
     """An input could not be read, or holds nothing to analyse."""
 
 
+class OwnOutputError(InputError):
+    """An input is no log: this tool wrote it."""
+
+
 class UsageError(LogAnalyzeError):
     """The request itself makes no sense: an unknown rule, a bad limit, an existing output."""
 

@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import IO, NamedTuple, cast
 
 from loganalyze.archives import Tar, Zip
-from loganalyze.errors import InputError, utf8
+from loganalyze.errors import InputError, OwnOutputError, utf8
 from loganalyze.model import LogSource
 from loganalyze.streams import (
     Breaks,
@@ -49,6 +49,20 @@ BLOCK = 1 << 18
 #: server arguments are 20 kB; a prompt may be 1 GB.
 MAX_LINE = 1 << 20
 KEEP_HEAD, KEEP_TAIL = 1 << 13, 1 << 12
+
+#: How what this tool writes begins: the JSON, the page, the Markdown block and the text of a
+#: report, and exported tables. Each quotes lines of a log, which are no log by themselves.
+_OWN = re.compile(
+    rb"""\{\s*"schema_version":\s*\d+,\s*"tool_version"
+    |\s*<!doctype[ ]html>(?s:.{0,4000}?)<meta[ ]name="generator"[ ]content="loganalyze[ ]
+    |\#\#\#[ ]\S{1,3}[ ](?:Saturated|Degraded|Healthy|Undetermined)\b
+    |[^\n]{1,999}:[ ][0-9,]+[ ]lines?,[ ][^\n]*\n(?s:.{0,4000}?)
+        \n\S{1,3}[ ](?:critical|warning|info)[ ][A-Z]{2,3}[0-9]{3}[ ][a-z-]+,[ ]confidence[ ]
+    |source,line_no,session,time,
+    |\{"source":"(?:[^"\\]|\\.)*","line_no":\d+,"session":
+    """,
+    re.VERBOSE,
+)
 
 
 class Block(NamedTuple):
@@ -436,6 +450,11 @@ def _open_stored(
         raise InputError(
             f"{name}: the {codecs_[-1]} file holds nothing"
             + (f": {source.notes[0]}" if source.notes else "")
+        )
+    if _OWN.match(head):
+        raise OwnOutputError(
+            f"{name}: was written by loganalyze, and is no log",
+            hint="name the log that it was made from",
         )
     source._encoding = encoding_of(head)
     if source._encoding:
