@@ -343,7 +343,9 @@ def _open_path(path: str) -> list[Source]:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file", hint="check the name") from None
+        far = f"`loganalyze scan {path} -o DIR` reads addresses"
+        hint = far if "://" in path else "check the name"
+        raise InputError(f"{path}: no such file", hint=hint) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path}: cannot be opened ({why})") from None

@@ -177,6 +177,12 @@ def test_a_mistake_of_ours_is_no_traceback_and_not_status_1(monkeypatch):
     assert result.stderr.startswith("loganalyze: internal error: ZeroDivisionError\nhint: ")
 
 
+def test_an_address_is_sent_to_scan():
+    done = run("check", "s3://logs/server.log")
+    assert done.exit_code == 2
+    assert "hint: `loganalyze scan s3://logs/server.log -o DIR` reads addresses" in done.stderr
+
+
 def test_a_package_that_is_missing_is_named_with_what_installs_it():
     done = subprocess.run(
         [
@@ -510,7 +516,7 @@ def test_set_wins_over_config_and_the_report_states_both(tmp_path):
     config.write_text("[KV001]\nenter_usage = 0.91\n\n[KV004]\n")
     assert limits_used("--config", config)["enter_usage"] == 0.91
     assert (
-        limits_used("--config", config, "--set", "KV001.enter_usage=0.92")["enter_usage"] == 0.92
+        limits_used("--config", config, "--set", "kv001.enter_usage=0.92")["enter_usage"] == 0.92
     )
     assert limits_used()["enter_usage"] == 0.90
 

@@ -54,8 +54,9 @@ def _settings(
     settings = {}
     for value in values:
         name, _, number = value.partition("=")
+        code, dot, limit = name.strip().partition(".")
         try:
-            settings[name.strip()] = float(number)
+            settings[code.upper() + dot + limit] = float(number)
         except ValueError:
             raise click.BadParameter(f"{value!r} is not like KV001.enter_usage=0.95") from None
     return settings

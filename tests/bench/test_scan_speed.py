@@ -103,3 +103,19 @@ def test_a_scan_uses_every_core(folder, tmp_path):
     assert (done.read, again.unchanged) == (FILES, FILES)
     assert share >= 0.9
     assert own_again / (own + workers) < 0.02
+
+
+@pytest.mark.parametrize(("mix", "said"), [("batch", 14), ("sparse", 27), ("requests", 56)])
+def test_large_logs_come_near_the_rates_of_the_document(mix, said, tmp_path):
+    """MB per CPU second, as docs/cluster.md has them: half of that on any machine."""
+    log = tmp_path / f"{mix}.log"
+    generator = Path(__file__).parent / "gen_log.py"
+    subprocess.run(
+        [sys.executable, generator, log, "--size-mb", "200", "--mix", mix],
+        check=True,
+        capture_output=True,
+    )
+    used = one_by_one([log], work.Settings({}, None, "problems", None, time.time()))
+    rate = log.stat().st_size / used / 1e6
+    print(f"\n{mix:9} 200 MB: {rate:.1f} MB per CPU second")
+    assert rate > said / 2
