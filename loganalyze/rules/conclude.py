@@ -109,7 +109,7 @@ _ADMITTED = 5
 _APART_SHARE = 0.1
 
 
-#: Requests that wait in this share of a rank's lines need a cause ...
+#: Requests that wait for this share of a rank's time need a cause ...
 _WAITS_SHARE = 0.5
 #: ... of which this one passes by itself.
 _PASSING = frozenset({"ADM003"})
@@ -337,12 +337,16 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
         own = [o for o in outcomes if o.session == data.session.id]
         if any(o.finding and o.code in _PASSING for o in own):
             continue
+        to_next = pl.col("time").diff().shift(-1).dt.total_milliseconds().clip(0) / 1_000
+        waiting = pl.col("queue_req") > 0
         waits = (
             data.batch.filter(~pl.col("duplicate").fill_null(False))
+            .with_columns(_s=to_next.over("source", "dp_rank"))
+            .with_columns(_held=pl.col("_s").clip(upper_bound=GAP_S))
             .group_by("dp_rank")
             .agg(
-                share=(pl.col("queue_req") > 0).mean(),
-                queue=pl.col("queue_req").mean(),
+                share=pl.col("_held").filter(waiting).sum() / pl.col("_s").sum(),
+                queue=(pl.col("queue_req") * pl.col("_held")).sum() / pl.col("_s").sum(),
                 usage=pl.col("kv_usage").mean(),
             )
             .filter((pl.col("share") >= _WAITS_SHARE) & (pl.col("queue") >= 1))
@@ -353,7 +357,7 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
             usage = f" at usage {row['usage']:.2f}" if row["usage"] is not None else ""
             return (
                 f"Cannot tell from this log why requests wait: {row['queue']:.0f} on average"
-                f"{usage}, in {row['share']:.0%} of {own[0].length}; no rule finds the cause in "
+                f"{usage}, for {row['share']:.0%} of {own[0].length}; no rule finds the cause in "
                 "it. More of the log, with its start-up lines, may show it."
             )
     return ""
