@@ -5,9 +5,9 @@ whole log these times add up to the time that passed: to 0.92 to 1.00 of it on r
 on simulated ones (2026-11). Lines of two servers in one file tell of twice that time, and a log
 of which every tenth line was kept, of a tenth.
 
-Why a second sign for several servers: where the log does not print --decode-log-interval, a
-shorter one makes lines tell of too much time as well. But KV tokens cannot grow faster than
-they are decoded and prefilled, while those of two servers in turn do.
+Why a second sign for several servers: a shorter --decode-log-interval, which not every log
+prints, and numbers that were made up make lines tell of too much time as well. But KV tokens
+cannot grow faster than they are decoded and prefilled, while those of two servers in turn do.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ MIN_LINES, MIN_LINES_MISSING = 15, 5
 
 #: Lines that tell of this much of the time and more are of several servers ...
 SEVERAL = 1.4
-#: ... if tokens appear from nowhere so often, and in this share of the lines; or where the log
-#: prints its interval, and so many lines tell of so much.
+#: ... if tokens appear from nowhere so often, and in this share of the lines.
 JUMPS, JUMP_SHARE = 4, 0.02
-SURE, SURE_LINES = 1.7, 200
 
 #: Lines that tell of less of the time are a part of what the server printed.
 SAMPLED = 0.5
@@ -83,11 +81,10 @@ def told(data: SessionData, one: Timeline) -> Told:
     decoding = _share(pure) if 2 * pure.height >= rows.height else None
     jumps = rows["jump"].sum()
     jumped = rows.height >= MIN_LINES and jumps >= max(JUMPS, JUMP_SHARE * rows.height)
-    sure = steps == printed and rows.height >= SURE_LINES and share >= SURE
     return Told(
         share,
         share if decoding is None else decoding,
-        share >= SEVERAL and (jumped or sure),
+        share >= SEVERAL and jumped,
     )
 
 
