@@ -125,7 +125,7 @@ def analyze(
     Examples:
         >>> report = analyze("sample_logs/running_cap.log", limits={"RUN001.report_s": 600})
         >>> report.verdict.status
-        'healthy'
+        'undetermined'
         >>> analyze("no.log")
         Traceback (most recent call last):
         loganalyze.errors.InputError: no.log: no such file
