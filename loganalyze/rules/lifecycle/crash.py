@@ -111,7 +111,7 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
 
 def _several(data: SessionData) -> bool:
     """Whether the lines of a session are of several servers: then its start was no restart."""
-    return any(mixed.told(data, one).several for one in timeline.build(data))
+    return any(mixed.told(data, one).several for one in timeline.of(data))
 
 
 def _killed_by_watchdog(died_of: pl.DataFrame) -> bool:
