@@ -7,7 +7,7 @@ nests symptoms under the cause that explains them; `conclude` turns the rest int
 How to add a rule.
 
 1. Choose the family: kv, admission, prefill, decode, ranks, pools, transfers, answers or
-   lifecycle. Some are packages, whose `__init__` imports the modules that hold rules.
+   lifecycle. Most are packages, whose `__init__` imports the modules that hold rules.
 2. Write `@rule(code, name, severity=, needs=, limits=, explains=, after=)` over a function
    `(case, limits) -> Finding | Clear`, with the five docstring sections (registry.SECTIONS).
 3. Judge each rank of `case.ranks` apart: an expression over `rank.grid`, smoothed by

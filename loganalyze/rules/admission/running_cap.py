@@ -26,7 +26,7 @@ from loganalyze.rules.held import (
     waiting,
 )
 from loganalyze.rules.kv.room import more_room
-from loganalyze.rules.pools import state_levers
+from loganalyze.rules.pools.state_slots import state_levers
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap

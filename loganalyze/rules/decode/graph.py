@@ -1,0 +1,143 @@
+"""GRF001: decode steps run without a CUDA graph."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from loganalyze.capacity.steps import MIN_LINES
+from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.model import Action, Finding, Severity
+from loganalyze.rules.held import Held, act, all_episodes, confidence, hold, minimum, shown, spell
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+@rule(
+    "GRF001",
+    "cuda-graph-off",
+    severity=Severity.WARNING,
+    needs=("cuda_graph", "running_req"),
+    limits={
+        "report_s": Limit(15.0, "s", "shortest spell"),
+        "share": Limit(0.5, "fraction", "share of decode lines without a graph"),
+        "join_s": Limit(10.0, "s", "holes up to this long are closed"),
+    },
+    explains=("THR002",),
+)
+def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
+    """Decode steps run without a CUDA graph.
+
+    What it flags:
+        Two or more decode lines that print `cuda graph: False`, for `report_s` or longer.
+        Prefill lines print it too from 0.5.9 and are False as a rule: they do not count, and
+        neither do lines next to another DP rank's prefill, unless more requests run than ever
+        with a graph.
+    Why it is slow:
+        Without a captured graph each kernel of each step is launched from Python.
+    Not this rule:
+        A DP rank that waits for another rank's prefill runs without a graph for single steps.
+    What to do:
+        Capture graphs up to the batch size that is reached, or cap running requests at the
+        largest captured size.
+    Source:
+        CudaGraphRunner.can_run: batch size beyond cuda_graph_max_bs, or a mixed DP step.
+    """
+
+    def judge(rank: Rank) -> list[Span]:
+        without = rank.select(pl.col("graph_off") > 0.5) & ~_others_prefill(case, rank)
+        off = rank.holds(without, limits["share"], 5.0)
+        found = at_least(
+            joined(spans(off), rank.cells(limits["join_s"])),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+        return found if Held(rank, found).decode.height > 1 else []
+
+    if case.arg("disable_cuda_graph"):
+        return Clear("CUDA graphs are disabled by --disable-cuda-graph")
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear("decode steps ran with a graph")
+    worst = found[0]
+    said = spell(case, found, ~pl.col("cuda_graph"), of="decode")
+    off = worst.decode.filter(~pl.col("cuda_graph"))
+    on = worst.rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))
+    least_off, most_on = as_float(off["running_req"].min()), as_float(on["running_req"].max())
+    where = Held.at(off, 0) if off.height else (None, None)
+    evidence = [
+        shown("fewest running requests without a graph", least_off, "requests", where),
+        shown("most running requests with a graph", most_on, "requests", (None, None)),
+    ]
+    slow = off["residual"].drop_nulls()
+    if slow.len() >= 3 and on.height >= MIN_LINES:
+        evidence.append(
+            shown(
+                "step time without a graph against the model with one",
+                math.exp(as_float(slow.median(), 0.0)),
+                "x",
+                where,
+                "median of measured / modelled time",
+                2,
+            )
+        )
+    need = int(as_float(off["running_req"].max(), 0.0))
+    by_size = most_on is not None and least_off is not None and least_off > most_on
+    actions: list[Action] = []
+    for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
+        actions += (
+            []
+            if actions
+            else act(
+                case,
+                "Capture graphs up to the batch size that is reached",
+                flag,
+                need,
+                "about 2 MB of GPU memory per batch size",
+            )
+        )
+    cap = case.arg("cuda_graph_max_bs") or case.arg("cuda_graph_max_bs_decode")
+    if isinstance(cap, int):
+        actions += act(
+            case,
+            "Or cap running requests at the largest captured batch size",
+            "max-running-requests",
+            cap,
+            present=worst.rank.cap,
+        )
+    return Finding(
+        summary=f"Decode steps run without a CUDA graph {said}: "
+        + (
+            f"more than {most_on:.0f} requests run"
+            if by_size
+            else f"{worst.mean('running') or 0:.0f} requests run"
+        ),
+        episodes=all_episodes(found),
+        evidence=evidence,
+        actions=actions,
+        severity=Severity.WARNING,
+        confidence=confidence(case, found, config=True),
+        competing=""
+        if by_size
+        else "graphs disabled or failed to capture, or other DP ranks in prefill",
+    )
+
+
+def _others_prefill(case: Case, rank: Rank) -> pl.Series:
+    """Return where another rank's prefill may have kept a step of this rank from its graph.
+
+    Ranks step together: while one is in prefill, all run without a graph. More requests than
+    ran with a graph at any time are a reason of their own.
+    """
+    cells = rank.grid["cell"]
+    busy = pl.repeat(False, cells.len(), eager=True, dtype=pl.Boolean)
+    for other in case.ranks:
+        if other is not rank:
+            near = other.grid.filter(pl.col("n_prefill") > 0)["cell"]
+            beside = pl.concat([near - 1, near, near + 1]).unique()
+            busy = busy | cells.is_in(beside.implode())
+    on = rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))["running_req"].max()
+    if on is not None:
+        busy = busy & (rank.grid["running"] <= as_float(on, 0.0)).fill_null(True)
+    return busy

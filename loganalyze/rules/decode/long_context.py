@@ -1,0 +1,103 @@
+"""LNG001: reading KV takes most of a decode step."""
+
+from __future__ import annotations
+
+from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.model import Finding, Severity
+from loganalyze.rules.held import act, all_episodes, confidence, hold, shown, spell
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
+
+
+@rule(
+    "LNG001",
+    "long-context",
+    severity=Severity.INFO,
+    needs=("token|full_token", "gen_throughput"),
+    limits={
+        "share": Limit(0.5, "fraction", "share of the step that reads KV"),
+        "window_s": Limit(21.0, "s", "window"),
+        "report_s": Limit(60.0, "s", "shortest spell"),
+        "join_s": Limit(30.0, "s", "holes up to this long are closed"),
+    },
+    after=("PRE001",),
+)
+def long_context(case: Case, limits: Limits) -> Finding | Clear:
+    """Reading KV takes most of a decode step: contexts are long.
+
+    What it flags:
+        More than `share` of the modelled step time spent on KV tokens (b x tokens), for
+        `report_s` or longer.
+    Why it is slow:
+        Attention reads all KV of all running requests in every step. As contexts grow, the rate
+        per request falls although nothing else changed.
+    Not this rule:
+        A slower GPU (THR002): here the model explains the rate.
+    What to do:
+        fp8 KV halves the bytes; DP attention or DCP for MLA models; shorter contexts.
+    Source:
+        The fitted step model, t0 + a R + b T.
+    """
+    if not any(rank.model for rank in case.ranks):
+        raise NotApplicable("it has too few decode lines to fit the step model (12 are needed)")
+    known = case.signals.capacity.bytes_per_token is not None
+
+    def judge(rank: Rank) -> list[Span]:
+        if rank.model is None or not (rank.model.identified or known):
+            return []
+        high = (rank.mean("attention", limits["window_s"]) > limits["share"]) & ~rank.grid["gap"]
+        high = high & (rank.grid["running"].fill_null(0) > 0)
+        return at_least(
+            joined(spans(high), rank.cells(limits["join_s"])), rank.cells(limits["report_s"])
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        top = max(as_float(rank.grid["attention"].max(), 0.0) for rank in case.ranks)
+        return Clear(f"reading KV took at most {top:.0%} of a step, by the fitted model")
+    worst = found[0]
+    model = worst.rank.model
+    share = worst.mean("attention") or 0.0
+    return Finding(
+        summary=f"Reading KV takes {share:.0%} of each decode step {spell(case, found)}: "
+        "contexts are long",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "share of the step that reads KV",
+                share,
+                "",
+                worst.line("t_mean"),
+                "b x #token / modelled step",
+                3,
+            ),
+            shown(
+                "time per KV token and step",
+                (model.b_s if model else 0.0) * 1e9,
+                "ns",
+                (None, None),
+                "b of the fitted model",
+                2,
+            ),
+            shown(
+                "KV tokens held",
+                worst.mean("token"),
+                "tokens",
+                worst.line("t_mean"),
+                "time-weighted mean",
+                0,
+            ),
+        ],
+        actions=[
+            *(
+                act(case, "Store KV in fp8: half the bytes to read", "kv-cache-dtype", "fp8_e4m3")
+                if "fp8" not in str(case.arg("kv_cache_dtype"))
+                else []
+            ),
+            *act(case, "Shorter contexts, where the task allows"),
+        ],
+        severity=Severity.INFO,
+        confidence=confidence(case, found, inferred=model is None or not model.identified),
+        competing=model.note if model and not model.identified else "",
+    )

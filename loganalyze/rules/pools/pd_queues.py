@@ -1,0 +1,335 @@
+"""PDD001, PDD002, PDP001: requests wait in the queues between prefill and decode servers."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.model import Finding, Severity
+from loganalyze.rules.held import (
+    act,
+    all_episodes,
+    confidence,
+    hold,
+    minimum,
+    pool_evidence,
+    severity,
+    shown,
+    spell,
+)
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
+from loganalyze.signals import Rank
+from loganalyze.timeline import as_float, near_cap
+
+#: A queue of a disaggregated server that holds something is no backlog: it must stay.
+_FEWEST_LINES = 3
+
+
+def _need_lines(case: Case) -> None:
+    """Raise NotApplicable where there are too few lines to see that a queue stays."""
+    if case.signals.n_lines < _FEWEST_LINES:
+        raise NotApplicable(f"{case.length} is too little to tell a backlog from a moment")
+
+
+@rule(
+    "PDD001",
+    "pd-prealloc-backlog",
+    severity=Severity.CRITICAL,
+    needs=("prealloc_req",),
+    limits={
+        "usage": Limit(
+            0.6, "fraction", "usage, preallocated included, from which room may be short"
+        ),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(60.0, "s", "holes up to this long with a backlog are closed"),
+    },
+    explains=("KV001", "KV003", "KV004", "QUE001"),
+)
+def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
+    """A PD decode server has no KV room for requests that wait to be transferred.
+
+    What it flags:
+        `#prealloc-req` above zero with usage (preallocated KV included) above `usage`, for
+        `report_s` or longer. `#queue-req` stays 0 on such a server.
+    Why it is slow:
+        A request is transferred only when its prompt and a reserve (512 tokens for each request
+        it holds) fit the decode server's pool.
+    Not this rule:
+        Requests held up by the link (PDD002), or by the running cap (RUN001).
+    What to do:
+        More KV room on the decode servers, a lower reserve, or more decode servers.
+    Source:
+        DecodePreallocQueue: available - 512 x (running + transferring + waiting).
+    """
+    if case.signals.session.role != "decode":
+        raise NotApplicable("it is not the log of a PD decode server")
+    _need_lines(case)
+
+    def judge(rank: Rank) -> list[Span]:
+        backlog = (pl.col("prealloc") > 0) & (
+            pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) > limits["usage"]
+        )
+        if rank.cap:
+            backlog = backlog & (pl.col("running") < near_cap(rank.cap))
+        held = rank.holds(backlog, limits["share"], limits["window_s"])
+        waiting = rank.grid["prealloc"].fill_null(0) > 0
+        return at_least(
+            joined(spans(held), rank.cells(limits["join_s"]), waiting),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        top = as_float(case.data.batch["prealloc_req"].max(), 0.0)
+        return Clear(f"at most {top:.0f} requests waited for preallocation, with KV room")
+    worst = found[0]
+    reserve = case.arg("num_reserved_decode_tokens")
+    return Finding(
+        summary="Requests wait for KV room on the decode server "
+        f"{spell(case, found, pl.col('prealloc_req') > 0)}: "
+        f"{worst.mean('prealloc') or 0:.0f} waiting for preallocation at usage "
+        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:.0f} running",
+        episodes=all_episodes(found),
+        evidence=[
+            *pool_evidence(case),
+            shown(
+                "waiting for preallocation",
+                worst.mean("prealloc"),
+                "requests",
+                worst.line("prealloc_req"),
+                "time-weighted mean of #prealloc-req",
+                1,
+            ),
+            shown(
+                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
+            ),
+            shown(
+                "preallocated usage",
+                worst.mean("prealloc_usage"),
+                "",
+                worst.line("pre_allocated_usage"),
+                "time-weighted",
+                3,
+            ),
+        ],
+        actions=[
+            *act(
+                case,
+                "A larger pool on the decode servers",
+                "mem-fraction-static",
+                "higher, if memory is free",
+            ),
+            *act(case, "More decode servers"),
+            *act(
+                case,
+                "Reserve fewer tokens per request",
+                "num-reserved-decode-tokens",
+                max(64, reserve // 2) if isinstance(reserve, int) else 256,
+                "more requests at a time, more retractions",
+            ),
+        ],
+        severity=severity(case, found),
+        confidence=confidence(case, found),
+        competing="the transfer link (PDD002)",
+    )
+
+
+@rule(
+    "PDD002",
+    "pd-transfer-backlog",
+    severity=Severity.CRITICAL,
+    needs=("transfer_req|inflight_req|transferring_req",),
+    limits={
+        "requests": Limit(5.0, "requests", "transfers at a time from which the link is the limit"),
+        "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
+        "window_s": Limit(15.0, "s", "window"),
+        "report_s": Limit(20.0, "s", "shortest spell"),
+        "join_s": Limit(20.0, "s", "holes up to this long are closed"),
+        "rise": Limit(5.0, "requests", "rise of #inflight-req over 120 s on a prefill server"),
+    },
+    explains=("QUE001", "HNG001", "CLI001", "IDL001"),
+)
+def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
+    """The KV of requests arrives late on decode servers, or leaves prefill servers late.
+
+    What it flags:
+        On a decode server at least `requests` in the transfer queue with (almost) none waiting
+        for preallocation; on a prefill server requests in flight that rise together with usage.
+    Why it is slow:
+        A request decodes only when all its KV has arrived. #transfer-req counts requests from
+        their preallocation on, so it holds those whose prefill is not done as well as those on
+        the link; the prefill servers' logs tell which.
+    Not this rule:
+        Requests that wait for KV room on the decode server (PDD001).
+    What to do:
+        Look at the prefill servers' #queue-req and #inflight-req, then at the link, the network
+        cards and the transfer backend.
+    Source:
+        DecodeTransferQueue, PrefillInflightQueue; #21396.
+    """
+    role = case.signals.session.role
+    if role == "unified":
+        raise NotApplicable("it is not the log of a disaggregated server")
+    _need_lines(case)
+
+    def judge(rank: Rank) -> list[Span]:
+        if role == "decode":
+            slow = (pl.col("transfer") >= limits["requests"]) & (
+                pl.col("prealloc").fill_null(0) < 1
+            )
+        else:
+            back = rank.cells(120)
+            slow = (
+                (pl.col("transfer") >= limits["requests"])
+                & (pl.col("transfer") - pl.col("transfer").shift(back) >= limits["rise"])
+                & (pl.col("usage") - pl.col("usage").shift(back) > 0.05)
+            )
+        held = _or_silent(rank, rank.holds(slow, limits["share"], limits["window_s"]))
+        return at_least(
+            joined(spans(held), rank.cells(limits["join_s"])),
+            minimum(case, limits["report_s"]) / rank.step_s,
+        )
+
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear("transfers did not pile up without KV being short")
+    worst = found[0]
+    many = f"{worst.mean('transfer') or 0:.0f}"
+    level = confidence(case, found, config=True)
+    if role == "decode":
+        summary = (
+            f"KV of requests arrives late {spell(case, found)}: {many} in the transfer queue, "
+            f"waiting for their prefill or for the transfer, {worst.mean('running') or 0:.0f} "
+            "running, none waiting for KV room"
+        )
+    else:
+        summary = f"KV transfers pile up {spell(case, found)}: {many} requests in flight"
+    return Finding(
+        summary=summary,
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "requests in the transfer queue" if role == "decode" else "requests in flight",
+                worst.mean("transfer"),
+                "requests",
+                worst.line("transfer_req" if role == "decode" else "inflight_req"),
+                "time-weighted mean",
+                1,
+            ),
+            shown(
+                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
+            ),
+        ],
+        actions=[
+            *(
+                act(
+                    case,
+                    "Look at the prefill servers first: a queue there (#queue-req) means that "
+                    "they are the limit, many in #inflight-req that the transfer is",
+                )
+                if role == "decode"
+                else []
+            ),
+            *act(
+                case,
+                "Look at the link between prefill and decode servers: bandwidth, network cards, "
+                "transfer backend",
+            ),
+        ],
+        severity=severity(case, found),
+        confidence="medium" if role == "decode" and level == "high" else level,
+        competing="slow prefill servers: #transfer-req also counts requests that wait for them, "
+        "and this log cannot tell the two apart; or KV room on the decode server (PDD001)"
+        if role == "decode"
+        else "decode servers that are slow to take KV (PDD001 on their logs)",
+    )
+
+
+def _or_silent(rank: Rank, held: pl.Series) -> pl.Series:
+    """Carry a state over gaps that it leads into and that it follows: few lines, same state."""
+    gap = rank.grid["gap"]
+    state = pl.DataFrame({"held": held, "gap": gap}).select(
+        before=pl.when(~pl.col("gap")).then("held").forward_fill(),
+        after=pl.when(~pl.col("gap")).then("held").backward_fill(),
+    )
+    return held | (gap & state["before"].fill_null(False) & state["after"].fill_null(False))
+
+
+@rule(
+    "PDP001",
+    "pd-waits-for-decode",
+    severity=Severity.WARNING,
+    needs=("bootstrap_req|unbootstrapped_req|prealloc_req",),
+    limits={
+        "requests": Limit(5.0, "requests", "requests waiting for bootstrap"),
+        "inflight": Limit(
+            5.0, "requests", "requests in flight below which the link is not the limit"
+        ),
+        "report_s": Limit(60.0, "s", "shortest spell"),
+    },
+    explains=("CLI001", "IDL001"),
+    after=("PDD002",),
+)
+def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
+    """A PD prefill server waits for decode servers to make room.
+
+    What it flags:
+        Many requests waiting for bootstrap while few are in flight, for `report_s` or longer.
+    Why it is slow:
+        A prompt is prefilled only when a decode server has preallocated room for it.
+    Not this rule:
+        Transfers that pile up (PDD002).
+    What to do:
+        Look at the decode servers' logs: their KV room is the limit (PDD001).
+    Source:
+        PrefillBootstrapQueue; `#unbootstrapped-req` up to 0.5.2, `#prealloc-req` up to 0.5.11,
+        `#bootstrap-req` from 0.5.12.
+    """
+    if case.signals.session.role != "prefill":
+        raise NotApplicable("it is not the log of a PD prefill server")
+    if case.excerpt:
+        raise NotApplicable(f"{case.length} is too little")
+
+    def judge(rank: Rank) -> list[Span]:
+        waiting = pl.coalesce("bootstrap", "prealloc")
+        held = rank.holds(
+            (waiting >= limits["requests"])
+            & (pl.col("transfer").fill_null(0) < limits["inflight"]),
+            0.7,
+            21.0,
+        )
+        return at_least(joined(spans(held), rank.cells(20)), rank.cells(limits["report_s"]))
+
+    found = hold(case.ranks, judge)
+    if not found:
+        return Clear("requests did not wait for bootstrap for a minute")
+    worst = found[0]
+    column = next(
+        c
+        for c in ("bootstrap_req", "unbootstrapped_req", "prealloc_req")
+        if worst.lines[c].drop_nulls().len()
+    )
+    return Finding(
+        summary=f"The prefill server waits for room on decode servers {spell(case, found)}",
+        episodes=all_episodes(found),
+        evidence=[
+            shown(
+                "waiting for bootstrap",
+                as_float(worst.lines[column].mean()),
+                "requests",
+                worst.line(column),
+                f"mean of {column}",
+                1,
+            )
+        ],
+        actions=act(
+            case,
+            "Look at the decode servers: run this on their logs, their KV room is the "
+            "limit (PDD001)",
+        ),
+        severity=Severity.WARNING,
+        confidence=confidence(case, found),
+        competing="bootstrap itself failing or slow (network, router)",
+    )
