@@ -42,7 +42,7 @@ _NO_ROOM = "what was finished is kept: make room and run the scan again"
 
 def _next(error: OSError) -> str:
     """Say what to do about a folder that cannot be written to."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return _NO_ROOM if full else "choose a folder that may be written to"
 
 
