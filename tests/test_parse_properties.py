@@ -17,7 +17,7 @@ from loganalyze.parse import Parser
 from loganalyze.sources import BLOCK, open_sources
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+SLOW = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 def parse(data, block_size=BLOCK, requests="all", parser=None):

@@ -11,7 +11,7 @@ from loganalyze.model import Report
 from loganalyze.report import to_html, to_markdown, to_svg, to_text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.DRAWABLE)
 def test_all_forms_of_any_report(report: Report) -> None:
     page = to_html.render(report)

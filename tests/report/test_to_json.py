@@ -15,7 +15,7 @@ from loganalyze.model import Band, Evidence, Finding, Report
 from loganalyze.report import to_json
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.REPORTS)
 def test_any_report_survives_the_round_trip(report: Report) -> None:
     assert to_json.loads(to_json.dumps(report)) == report

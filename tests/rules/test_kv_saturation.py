@@ -187,7 +187,7 @@ def test_overrides_are_used_and_stated():
     assert strict.limits["enter_usage"] == 0.95
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     waves=st.lists(
         st.tuples(

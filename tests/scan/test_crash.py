@@ -48,7 +48,7 @@ def test_killed_again_and_again_it_repeats_nothing(many, tmp_path):
     out, told, killed = tmp_path / "out", [], 0
     rng = random.Random(7)
     command = [sys.executable, "-m", "loganalyze", "scan", str(many), "-o", str(out), "--json"]
-    while killed < 25:
+    while killed < 15:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=-3, text=True)
         wait = rng.uniform(0.2, 1.5) * (1 + killed / 5)
         try:
