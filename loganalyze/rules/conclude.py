@@ -141,10 +141,10 @@ def findings(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def _more_harm(one: Finding, first: Finding) -> bool:
     """Whether a cause held so much longer than one that the order names first."""
-    if first.code in _FATAL or one.session != first.session:
+    if first.code in _FATAL:
         return False
     held, other = _held_s(one), _held_s(first)
-    apart = _together(first, one) <= _APART_SHARE
+    apart = one.session != first.session or _together(first, one) <= _APART_SHARE
     return held > (_LONGER_APART if apart else _LONGER_MEANWHILE) * other
 
 

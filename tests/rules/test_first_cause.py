@@ -1,5 +1,6 @@
 """Which of several causes is named first, and what a log of events alone shows."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -37,6 +38,14 @@ def test_a_short_spell_of_an_earlier_cause_does_not_go_before_a_long_one_of_anot
         "KV001",
         "RUN001",
     ]
+
+
+def test_it_does_not_matter_that_the_server_was_started_again_between_them():
+    """10 minutes at the cap, then 43 of a full pool after a restart, at stamps of their own."""
+    later = fired("KV001", (15, 58))
+    assert later.finding is not None
+    later = replace(later, finding=replace(later.finding, session=2), session=2)
+    assert order(fired("RUN001", (0, 10)), later) == ["KV001", "RUN001"]
 
 
 def test_causes_of_about_the_same_length_go_by_the_order():
