@@ -254,13 +254,16 @@ class Lenient(io.RawIOBase):
         super().close()
 
 
-class Utf8(io.RawIOBase):
-    """Turns UTF-16 or UTF-32 into UTF-8."""
+class Rewritten(io.RawIOBase):
+    """Reads a stream as another text, which `_rewrite` makes of its chunks."""
 
-    def __init__(self, raw: IO[bytes], encoding: str) -> None:
+    def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
-        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         self._left = b""
+
+    def _rewrite(self, chunk: bytes) -> bytes:
+        """Return the text of a chunk, and at the end, of no chunk, what was held back."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
@@ -268,8 +271,7 @@ class Utf8(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._left:
             chunk = self._raw.read(1 << 16)
-            text = self._decoder.decode(chunk, final=not chunk)
-            self._left = text.encode("utf-8", "replace")
+            self._left = self._rewrite(chunk)
             if not chunk:
                 break
         n = min(len(buffer), len(self._left))
@@ -280,6 +282,17 @@ class Utf8(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
+
+
+class Utf8(Rewritten):
+    """Turns UTF-16 or UTF-32 into UTF-8."""
+
+    def __init__(self, raw: IO[bytes], encoding: str) -> None:
+        super().__init__(raw)
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def _rewrite(self, chunk: bytes) -> bytes:
+        return self._decoder.decode(chunk, final=not chunk).encode("utf-8", "replace")
 
 
 class Breaks(NamedTuple):
@@ -352,41 +365,27 @@ def breaks_of(head: bytes) -> Breaks | None:
     return None
 
 
-class Broken(io.RawIOBase):
+class Broken(Rewritten):
     """Puts line ends between the records of a text that has others."""
 
     def __init__(self, raw: IO[bytes], breaks: Breaks) -> None:
-        self._raw, self._pattern = raw, breaks.pattern
-        self._held, self._left, self._seen = b"", b"", 0
+        super().__init__(raw)
+        self._pattern = breaks.pattern
+        self._held, self._seen = b"", 0
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._left:
-            chunk = self._raw.read(1 << 16)
-            data = self._held + chunk
-            at = self._seen
-            end = max(len(data) - MAX_BREAK, at) if chunk else len(data)
-            out: list[bytes] = []
-            for m in self._pattern.finditer(data, at):
-                if m.start() >= end:
-                    break
-                out += [data[at : m.start()], m[1], b"\n"]
-                at, end = m.end(), max(end, m.end())
-            self._left = b"".join([*out, data[at:end]])
-            self._seen = min(end, 1)  # the byte before, which a break may depend on
-            self._held = data[end - self._seen :]
-            if not chunk:
+    def _rewrite(self, chunk: bytes) -> bytes:
+        data = self._held + chunk
+        at = self._seen
+        end = max(len(data) - MAX_BREAK, at) if chunk else len(data)
+        out: list[bytes] = []
+        for m in self._pattern.finditer(data, at):
+            if m.start() >= end:
                 break
-        n = min(len(buffer), len(self._left))
-        buffer[:n] = self._left[:n]
-        self._left = self._left[n:]
-        return n
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+            out += [data[at : m.start()], m[1], b"\n"]
+            at, end = m.end(), max(end, m.end())
+        self._seen = min(end, 1)  # the byte before, which a break may depend on
+        self._held = data[end - self._seen :]
+        return b"".join([*out, data[at:end]])
 
 
 class Spool:

@@ -148,7 +148,6 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         ],
         actions=[
             *(upgrade if kept else []),
-            *left_over_memory(case, worst),
             *act(
                 case,
                 "Give the sliding-window pool a larger share",
@@ -156,6 +155,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 proposed,
                 "more requests fit; the full pool shrinks",
             ),
+            *left_over_memory(case, worst),
             *(
                 act(
                     case,
