@@ -319,7 +319,7 @@ def test_ctrl_c_ends_a_wait_on_a_pipe():
         time.sleep(1)  # it has read what there is
         process.send_signal(signal.SIGINT)
         try:
-            assert process.wait(30) == 130
+            assert process.wait(100) == 130
         finally:
             process.kill()
         assert process.stderr.read() == b"\nloganalyze: interrupted\n"

@@ -181,7 +181,7 @@ def test_metrics_while_following(saturated, tmp_path):
         assert "loganalyze_kv_capacity_tokens 60000" in text
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)
     assert process.returncode == 130
 
 
@@ -204,6 +204,6 @@ def test_an_interrupt_ends_with_130(tmp_path, saturated):
     )
     assert process.stdout.readline()  # the state after the history: it follows now
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert b"interrupted" in err
