@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import polars as pl
@@ -40,7 +41,8 @@ class MemoryLimit:
 
     def __str__(self) -> str:
         at = "" if self.fraction is None else f" at {self.fraction:g}"
-        return f"session {self.session} ran out of GPU memory{at} ({self.source}:{self.line_no})"
+        place = f"{PurePath(self.source).name}:{self.line_no}"
+        return f"session {self.session} ran out of GPU memory{at} ({place})"
 
 
 def fatal_events(data: SessionData) -> pl.DataFrame:

@@ -370,7 +370,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
             return Finding(
                 summary=f"{_file(own.source)} had usage {mine[0]:.2f} with {mine[1]:.0f} "
                 "waiting while "
-                f"{there.source} had {theirs[0]:.2f} and none, for {duration(length)} "
+                f"{_file(there.source)} had {theirs[0]:.2f} and none, for {duration(length)} "
                 "that both logs cover",
                 episodes=[
                     Episode(

@@ -1,14 +1,14 @@
 """One report does not contradict itself: advice, numbers and causes of several rules, by hand."""
 
 import pytest
-from synth import capacity, decode, outcomes, sessions, text, without
+from synth import capacity, decode, outcomes, read, sessions, text, without
 
 from loganalyze import capacity as measured
 from loganalyze import rules
 from loganalyze.errors import UsageError
 from loganalyze.model import Estimate
 from loganalyze.rules.held import gain_text
-from loganalyze.rules.planted import Writer
+from loganalyze.rules.planted import PLANTED, Writer
 
 
 def log_of(writer):
@@ -69,6 +69,17 @@ def test_others_stop_two_hundredths_below_it(second, proposed):
     assert fraction(found) == proposed
     said = [a.text for a in found.actions if a.flag == "--mem-fraction-static"]
     assert all("session 1 ran out of GPU memory at 0.93" in text for text in said)
+
+
+def test_a_sentence_names_a_log_without_its_folder():
+    died = sessions(died_and_restarted(0.93, 0.88))
+    beside = read(next(p for p in PLANTED if "LBL001" in p.shows).logs())
+    assert "/" in died[0].session.source
+    found = rules.findings(rules.run(died)) + rules.findings(rules.run(beside))
+    assert {"CRS001", "KV001", "LBL001"} <= {one.code for one in found}
+    told = [one.summary for one in found] + [a.text for one in found for a in one.actions]
+    assert any("(server1.log:" in text for text in told)
+    assert not [text for text in told if "/server" in text]
 
 
 def test_a_death_that_was_no_lack_of_memory_bounds_nothing():
