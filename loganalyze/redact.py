@@ -38,13 +38,33 @@ _KEEP_NAME = re.compile(r"(^|_)(eos|bos|pad|unk)_token$")
 #: Arguments that hold hosts, with or without a port.
 _HOST_NAME = re.compile(r"(^|_)(host(name)?s?|addr(ess)?(es)?|nodes?|peers?|endpoints?)$")
 
-#: What to look for in text, what to put in its place, and what to call it.
+#: Names of secrets, whatever their value; and a value that says that none is set.
+_NAMED = (
+    r"(?i)((?:(?:api|access|secret|private|signing|encryption|auth|client|master)[_-]?"
+    r"(?:key|token|secret)|secret|passw(?:or)?d|passphrase|(?<![a-z])pwd|_pass)"
+    r"\\{0,4}['\"]?\s*[=:]\s*"
+)
+_UNSET = r"(?!(?:None|null|True|False)\b|\[removed\])"
+#: What to look for in text, and what to put in its place.
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 " + REMOVED),
     (
         re.compile(
-            r"(?i)(?<!#)((?:api[_-]?key|access[_-]?key|secret|password|passwd|token|signature|credential|sig"
-            r"|auth)['\"]?\s*[=:]\s*['\"]?)(?!None\b|null\b|True\b|False\b|[\d.]+\b)[\w.~+/%-]{4,}"
+            rf"(?i)((?:proxy-)?authorization\\{{0,4}}['\"]?\s*[=:]\s*\\{{0,4}}['\"]?"
+            rf"(?:[a-z]+\s+)?+){_UNSET}[^\s'\",;\\]{{4,}}"
+        ),
+        r"\1" + REMOVED,
+    ),
+    (
+        re.compile(rf"(?i)(cookie\\{{0,4}}['\"]?\s*[=:]\s*['\"]?){_UNSET}[^'\"\n]{{4,512}}"),
+        r"\1" + REMOVED,
+    ),
+    (re.compile(rf"{_NAMED}\\{{0,4}}['\"]){_UNSET}[^'\"\n\\]{{1,512}}"), r"\1" + REMOVED),
+    (re.compile(rf"{_NAMED}){_UNSET}[^\s,;&)\]}}'\"\\]{{3,}}"), r"\1" + REMOVED),
+    (  # names that also stand before numbers
+        re.compile(
+            r"(?i)(?<!#)((?:token|signature|credential|sig|auth)['\"]?\s*[=:]\s*['\"]?)"
+            rf"{_UNSET}(?![\d.]+\b)[\w.~+/%-]{{4,}}"
         ),
         r"\1" + REMOVED,
     ),
@@ -63,11 +83,18 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), REMOVED),
     (
         re.compile(  # a name without bound would start over at every `--` of a long one
-            r"(?i)(--[\w-]{0,64}(?:key|token|password|secret)[ =]+)(?!\[removed\])[^\s'\"]{4,}"
+            rf"(?i)(--[\w-]{{0,64}}(?:key|token|password|secret)[ =]+){_UNSET}"
+            r"(?:'[^'\n]{1,512}'?|\"[^\"\n]{1,512}\"?|[^\s'\"]{4,})"
         ),
         r"\1" + REMOVED,
     ),
-    (re.compile(r"\b(?:sk|hf|ghp|gho|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{8,}\b"), REMOVED),
+    (
+        re.compile(
+            r"\b(?:(?:sk|hf|gh[oprsu]|github_pat|glpat|xox[abeprs]|nvapi)[-_]|A[KS]IA|AIza)"
+            r"[A-Za-z0-9_-]{8,}\b"
+        ),
+        REMOVED,
+    ),
 )
 _URL_USER = re.compile(r"(?<=://)[^/\s:@'\"\[\]]+(?::[^/\s@'\"]*)?@")
 #: A home: the user's name goes with all that stands before it.
