@@ -174,8 +174,7 @@ def build(data: SessionData) -> Signals:
     if len(found) == 1 and capacity.step_model:  # that of the session is the only rank's
         models: list[StepModel | None] = [capacity.step_model]
     else:
-        busy = steps.prefill_times(found)
-        models = [steps.fit_timeline(one, busy, capacity.bytes_per_token) for one in found]
+        models = [steps.fit_timeline(one, capacity.bytes_per_token) for one in found]
     ranks = tuple(
         _rank(data, one, step_s, capacity, model) for one, model in zip(found, models, strict=True)
     )
@@ -308,17 +307,24 @@ def _with_model(
         step = (
             model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
         )
-        last = model.p0_s * pl.col("last_prefill") + model.p1_s * pl.col("last_new_token")
+        last = model.p0_s * (
+            pl.col("last_prefill") + pl.col("last_beside_prefill")
+        ) + model.p1_s * (pl.col("last_new_token") + pl.col("last_beside_new_token"))
+        n_prefill = pl.col("n_prefill") + pl.col("beside_prefill")
+        # Of these steps some were taken beside another rank's prefill, and are part of it.
+        ridden = pl.min_horizontal("beside_prefill", n_steps * pl.col("lines"))
         lines = lines.with_columns(
             model_step_s=step,
-            prefill_s=model.p0_s * pl.col("n_prefill") + model.p1_s * pl.col("d_new_token"),
+            prefill_s=model.p0_s * n_prefill
+            + model.p1_s * (pl.col("d_new_token") + pl.col("beside_new_token"))
+            + ridden * step,
             took_s=pl.when(pl.col("lines") > 1).then("stamp_dt_s").otherwise("dt_s"),
         ).with_columns(
             residual=pl.when(pl.col("dt_s") > 0).then(
                 (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + last)).log()
             ),
             attention=model.b_s * pl.col("t_mean") / pl.col("model_step_s"),
-            duty=pl.when(pl.col("n_prefill") == 0)
+            duty=pl.when(n_prefill == 0)
             .then(0.0)
             .when(pl.lit(model.p0_s + model.p1_s > 0))
             .then(pl.col("prefill_s") / pl.col("took_s"))

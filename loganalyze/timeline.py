@@ -112,7 +112,10 @@ class Timeline:
             `d_tokens` (decoded), `n_prefill`, `d_new_token`, `d_new_seq`, `completed`
             (requests that finished), `last_prefill` and `last_new_token` (prefill batches and
             their tokens in the last interval, which is the only one where a row is one line),
-            `r_change` (relative), `after_gap`, `first` (flags).
+            `r_change` (relative), `after_gap`, `first` (flags), and of the other ranks that step
+            with this one `beside_prefill`, `beside_new_token` (their prefill batches and new
+            tokens since the line before) and `last_beside_prefill`, `last_beside_new_token` (in
+            the last interval); 0 where no rank steps with it.
         gaps: silences, in order; empty without stamps.
     """
 
@@ -133,7 +136,7 @@ class Timeline:
 
 def build(data: SessionData) -> list[Timeline]:
     """Build one timeline per DP rank, in rank order."""
-    return [_timeline(data, rows) for rows in rank_rows(data.batch)]
+    return _side_by_side(data, [_timeline(data, rows) for rows in rank_rows(data.batch)])
 
 
 def carried(data: SessionData) -> SessionData:
@@ -434,6 +437,62 @@ def _with_intervals(
         decode.select("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
     )
     return lines.hstack(found.drop("row"))
+
+
+def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
+    """Add to each rank's decode lines what the others prefilled in the meantime.
+
+    Ranks under DP attention step together, so the prefill of one is time in which none decodes
+    any faster. Replicas (a DP size without DP attention) do not wait for each other.
+    """
+    together = len(found) > 1 and data.session.config.arg("enable_dp_attention") is not False
+    if not together:
+        zeros = [pl.lit(0).alias(name) for name in _BESIDE]
+        return [replace(one, lines=one.lines.with_columns(zeros)) for one in found]
+    every = _prefilled(pl.concat([_prefills_of(one) for one in found]).sort("t"))
+    out: list[Timeline] = []
+    for one in found:
+        own, lines = _prefilled(_prefills_of(one)), one.lines
+        counts: dict[str, pl.Series] = {}
+        for since, before in (("", "stamp_dt_s"), ("last_", "dt_s")):
+            for name in ("prefill", "new_token"):
+                theirs = pl.repeat(0.0, lines.height, eager=True)
+                for sums, sign in ((every, 1), (own, -1)):
+                    until = sums[name].gather(sums["t"].search_sorted(lines["t"], "right"))
+                    start = (lines["t"] - lines[before]).fill_null(0.0)
+                    theirs = theirs + sign * (
+                        until - sums[name].gather(sums["t"].search_sorted(start, "right"))
+                    )
+                counts[f"{since}beside_{name}"] = theirs.set(lines[before].is_null(), None)
+        out.append(replace(one, lines=lines.with_columns(**counts)))
+    return out
+
+
+_BESIDE = (
+    "beside_prefill",
+    "beside_new_token",
+    "last_beside_prefill",
+    "last_beside_new_token",
+)
+
+
+def _prefills_of(one: Timeline) -> pl.DataFrame:
+    """Return {t, prefill, new_token} of a rank's prefill lines."""
+    return one.lines.filter("prefill").select(
+        "t",
+        prefill=pl.col("lines").cast(pl.Float64),
+        new_token=pl.col("new_token").fill_null(0).cast(pl.Float64),
+    )
+
+
+def _prefilled(prefills: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums up to each prefill, with a row of zeros for the time before the first.
+
+    `t` is shifted by one row, so that the place of a time in it is the row of its sums.
+    """
+    sums = prefills.select(pl.col("prefill", "new_token").cum_sum())
+    zero = pl.DataFrame({"prefill": [0.0], "new_token": [0.0]})
+    return pl.concat([zero, sums]).with_columns(t=prefills["t"].extend_constant(math.inf, 1))
 
 
 def _spread(totals: pl.DataFrame) -> pl.DataFrame:

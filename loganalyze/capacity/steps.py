@@ -64,32 +64,21 @@ def fit(data: SessionData, bytes_per_token: float | None = None) -> StepModel | 
 
 def fit_all(found: Sequence[Timeline], bytes_per_token: float | None = None) -> StepModel | None:
     """Return the step model of the rank with most clean intervals, or None."""
-    busy = prefill_times(found)
-    models = [model for one in found if (model := fit_timeline(one, busy, bytes_per_token))]
+    models = [model for one in found if (model := fit_timeline(one, bytes_per_token))]
     return max(models, key=lambda model: model.n_lines, default=None)
 
 
-def prefill_times(found: Sequence[Timeline]) -> pl.Series | None:
-    """Return the times of all ranks' prefill lines, sorted; None for a single rank.
-
-    Data-parallel ranks step together, so a prefill of one lengthens the interval of all.
-    """
-    if len(found) < 2:
-        return None
-    return pl.concat([one.lines.filter("prefill")["t"] for one in found]).sort()
-
-
-def fit_timeline(
-    one: Timeline, busy: pl.Series | None = None, bytes_per_token: float | None = None
-) -> StepModel | None:
+def fit_timeline(one: Timeline, bytes_per_token: float | None = None) -> StepModel | None:
     """Return the step model of one rank, or None.
+
+    The prefill of a rank that steps with this one lengthens the interval as its own does. A
+    step that this rank decodes beside it takes no time of its own, which p0 absorbs.
 
     Args:
         one: the rank.
-        busy: `prefill_times` of all ranks.
         bytes_per_token: KV bytes per token and GPU, for the prior on b; None for no prior.
     """
-    rows = _clean(one, busy)
+    rows = _clean(one)
     if rows.height < MIN_LINES:
         return None
     n = one.interval
@@ -98,8 +87,8 @@ def fit_timeline(
         t0=pl.lit(float(n)),
         a=n * pl.col("r_mean"),
         b=n * pl.col("t_mean").fill_null(0.0).cast(pl.Float64),
-        p0=pl.col("last_prefill").cast(pl.Float64),
-        p1=pl.col("last_new_token").cast(pl.Float64),
+        p0=(pl.col("last_prefill") + pl.col("last_beside_prefill")).cast(pl.Float64),
+        p1=(pl.col("last_new_token") + pl.col("last_beside_new_token")).cast(pl.Float64),
         r="r_mean",
         t=pl.col("t_mean").cast(pl.Float64),
     )
@@ -121,12 +110,12 @@ def fit_timeline(
     )
 
 
-def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
+def _clean(one: Timeline) -> pl.DataFrame:
     """Return the decode lines whose interval the model can explain.
 
     Left out: the first line, lines after a gap or an idle moment (their throughput includes
     the silence), without CUDA graph unless (almost) all are, with a swing of the batch beyond
-    30 %, of mixed batches, and of ranks that waited for another rank's prefill.
+    30 %, and of mixed batches.
     """
     rows = one.lines.filter(
         pl.col("decode")
@@ -144,20 +133,11 @@ def _clean(one: Timeline, busy: pl.Series | None) -> pl.DataFrame:
     if one.clock == "stamps":
         # Silence without a prefill: a stall that the usual spacing was too wide to show.
         rows = rows.filter(
-            (pl.col("n_prefill") > 0)
+            (pl.col("n_prefill") + pl.col("beside_prefill") > 0)
             | (pl.col("stamp_dt_s") <= 4 + 1.5 * pl.col("lines") * pl.col("dt_s"))
         )
     if one.lines.filter(pl.col("mixed").fill_null(False)).height:
         return rows.clear()
-    if busy is not None and busy.len():
-        seen = rows.with_columns(
-            _others=pl.lit(busy.search_sorted(rows["t"]))
-            - pl.lit(busy.search_sorted(rows["t"] - rows["dt_s"]))
-            - pl.col("n_prefill")
-        )
-        alone = seen.filter(pl.col("_others") <= 0)
-        if alone.height >= MIN_LINES:
-            return alone
     return rows
 
 

@@ -196,6 +196,44 @@ def test_duty_is_the_share_of_prefill():
     assert line["duty"] == pytest.approx(0.8 / (0.8 + decoding), abs=0.03)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_the_prefill_of_one_rank_is_waited_for_by_those_that_step_with_it(together):
+    ranks = [
+        Writer(
+            pool=400_000,
+            rank=f" DP{i} TP{i}",
+            startup=i == 0,
+            dp_size=2,
+            enable_dp_attention=together,
+        )
+        for i in (0, 1)
+    ]
+    log = list(ranks[0].text)
+    ranks[0].text.clear()
+    passed = prefilled = 0.0
+    for i in range(160):
+        running, token = 20 + 6 * (i // 12 % 7), 50_000 + 25_000 * (i // 20 % 6)
+        for _ in range(2 + i % 5):
+            ranks[1].prefill(1, 4_000, running)
+            ranks[0].wait(P0 + P1 * 4_000)
+            prefilled += P0 + P1 * 4_000
+        for w in ranks:
+            w.decode(running, token)
+            log += w.text
+            w.text.clear()
+        passed = ranks[0].t
+    idle, busy = signals.build(sessions("\n".join(log) + "\n")[0]).ranks
+    # 4 x 0.41 s against 40 steps of about 0.0294 s, on average.
+    assert prefilled / passed == pytest.approx(1.64 / (1.64 + 1.18), abs=0.02)
+    assert busy.grid["duty"].mean() == pytest.approx(prefilled / passed, abs=0.06)
+    expected = prefilled / passed if together else 0.0
+    assert idle.grid["duty"].mean() == pytest.approx(expected, abs=0.06)
+    # What the other rank computes is no slower step of this one.
+    if together:
+        assert idle.model.t0_s == pytest.approx(T0, rel=0.15)
+        assert idle.lines["residual"].abs().median() < 0.03
+
+
 def test_the_grid_is_bounded(monkeypatch):
     monkeypatch.setattr(signals, "MAX_CELLS", 50)
     rank = one_rank(text(capacity(), decode(usage=[0.5] * 200)))
