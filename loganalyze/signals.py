@@ -44,6 +44,12 @@ _STRETCH_DUTY = 0.8
 #: less time than a decode step.
 _LONG_BATCH = 16
 
+#: Time over which the size of a request that comes is taken.
+_PROMPT_S = 120.0
+
+#: Of a full pool this share is free as a rule: a request that brings more finds it full before.
+_USUAL_FREE = 0.05
+
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
 
@@ -383,6 +389,7 @@ _STATES: dict[str, pl.Expr] = {
     "bootstrap": pl.coalesce("bootstrap_req", "unbootstrapped_req"),
     "pending": pl.col("pending_token"),
     "admitted": pl.col("admitted"),
+    "short": pl.col("admitted") > 0,
 }
 
 #: What a decode line says about the time back to the decode line before it.
@@ -400,6 +407,7 @@ _COUNTS: dict[str, pl.Expr] = {
     "n_decode": pl.col("lines").filter(pl.col("decode")).sum(),
     "n_prefill": pl.col("lines").filter(pl.col("prefill")).sum(),
     "new_seq": pl.col("new_seq").sum(),
+    "started": (pl.col("new_seq") - pl.col("continued").cast(pl.Int32)).clip(0).sum(),
     "new_token": pl.col("new_token").sum(),
     "cached_token": pl.col("cached_token").sum(),
     "decoded": pl.col("d_tokens").sum(),
@@ -419,7 +427,9 @@ def _grid(
     Columns: `cell`; `t` (left edge, s); `gap`, `idle` (flags); the states of `_STATES`
     (`usage` is the fullest pool, `queued` the share of the cell with a queue, `running` and
     `token` as in timeline.py); `_INTERVALS`; `_COUNTS` (0 where no line fell); `retracted`
-    (requests); `free` (KV tokens), `need` (tokens that admission asks for, an upper bound
+    (requests); `prompt` (tokens that a request brings, over `_PROMPT_S`), `filled` (usage with
+    what a waiting request brings beyond `_USUAL_FREE` of the pool; the same as `full_usage` for
+    most); `free` (KV tokens), `need` (tokens that admission asks for, an upper bound
     where max_new_tokens is unknown), `starved` (free <= 1.35 need) and `charged` (the same
     with what the pass charged for the requests that it let in).
     """
@@ -455,10 +465,15 @@ def _grid(
             for name in (*_STATES, *_INTERVALS)
         )
         .with_columns(
+            prompt=_prompt(step_s),
             free=pl.lit(kv_tokens, pl.Float64) * (1 - pl.col("usage")),
             need=pl.col("running") * CLIP_TOKENS * pl.col("ratio") + CLIP_TOKENS + ext,
         )
         .with_columns(
+            filled=pl.col("full_usage")
+            + (pl.col("prompt") / pl.lit(kv_tokens, pl.Float64) - _USUAL_FREE)
+            .clip(0)
+            .fill_null(0.0),
             starved=pl.col("free") <= NEED_MARGIN * pl.col("need"),
             # One pass charges each request that it lets in with all that it may decode, and
             # admission is not tried again until a request leaves.
@@ -475,6 +490,16 @@ def _grid(
             .otherwise("duty"),
         )
     )
+
+
+def _prompt(step_s: float) -> pl.Expr:
+    """Return the tokens that a request brings to the pool: prefilled ones per started request."""
+    size = max(1, round(_PROMPT_S / step_s))
+    new, started = (
+        pl.col(name).rolling_sum(size, min_samples=1, center=True)
+        for name in ("new_token", "started")
+    )
+    return new / pl.when(started > 0).then(started)
 
 
 def _only_prefill(step_s: float) -> pl.Expr:

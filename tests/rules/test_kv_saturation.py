@@ -8,6 +8,7 @@ from synth import START, capacity, decode, outcomes, sessions, text
 from loganalyze import capacity as measured
 from loganalyze import rules
 from loganalyze.model import Severity
+from loganalyze.rules.planted import Writer
 
 FOUNDING = (
     "[2026-02-24 12:03:07 TP0] Decode batch, #running-req: 35, #token: 150158, token usage: 0.94, "
@@ -266,3 +267,34 @@ def test_present_stands_beside_proposed():
         "fp8_e4m3",
     )
     assert "--num-continuous-decode-steps" not in flags
+
+
+# -- beside prefill that takes most of the time ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("new", "running", "lacks_kv"),
+    [
+        # 5,600 of 40,000 tokens are free and each prompt brings 6,000: it does not fit, and the
+        # batch ends at 6,000 of the 8,192 tokens that it may have.
+        (6_000, 5, True),
+        # Batches as large as they may be end at that.
+        (8_192, 5, False),
+        # 1,000 tokens fit.
+        (1_000, 5, False),
+    ],
+)
+def test_batches_that_end_short_show_a_lack_of_kv_while_prefill_is_the_limit(
+    new, running, lacks_kv
+):
+    w = Writer(pool=40_000)
+    for i in range(60):
+        for _ in range(round((3 + i % 3) * 6_000 / new)):
+            w.prefill(1, new, running - 1, 50, usage=0.86)
+        w.decode(running, 34_400, 50)
+    every = rules.findings(rules.run(sessions("\n".join(w.text) + "\n")))
+    found = {one.code: one for one in every}
+    assert "PRE001" in found
+    assert ("KV001" in found) == lacks_kv
+    if lacks_kv:
+        assert (found["KV001"].explained_by, found["KV001"].confidence) == ("PRE001", "low")

@@ -107,6 +107,7 @@ def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
         (pl.col("queued") > 0)
         & ~at_cap(rank)
         & (pl.col("usage") < limits["usage"])
+        & (pl.col("filled").fill_null(0.0) < limits["full_usage"])
         & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & other_pool_has_room()

@@ -57,7 +57,8 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         Spells in which a DP rank's KV pool (of hybrid models the full one) is at or above
-        `enter_usage` with a queue, running requests below their cap and prefill not the limit,
+        `enter_usage` with a queue, running requests below their cap and prefill not the limit
+        (or with prefill batches that end short of their size for want of KV),
         with hysteresis: usage under saturation saw-tooths as waves of requests finish together,
         and one saturation is one episode. An excerpt is judged by its lines alone, with low
         confidence.
@@ -197,18 +198,24 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     waits = (pl.col("queued") > 0) | (pl.col("retracted") > 0)
     if case.excerpt and rank.grid["retracted"].sum():
         waits = pl.col("full_usage").is_not_null()
+    # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
+    # batches end before they are as large as they may be.
+    short = pl.lit(False)
+    if case.signals.session.config.chunked_prefill_size:
+        short = pl.col("short").fill_null(0) > 0.5
+    unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
     full = (
         waits
-        & (pl.col("full_usage") >= limits["enter_usage"] - 1e-9)
+        & ((pl.col("full_usage") >= limits["enter_usage"] - 1e-9) | unfit.fill_null(False))
         & below_cap
-        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+        & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | short)
     )
     enter = rank.holds(full, limits["enter_share"], limits["enter_window_s"])
     if not enter.any():
         return []
-    reached = rank.past_max("full_usage", limits["memory_s"]) >= limits["reached_usage"]
+    reached = rank.past_max("filled", limits["memory_s"]) >= limits["reached_usage"]
     lost = rank.past_sum("retracted", limits["memory_s"]) > 0
-    usage, queued = rank.grid["full_usage"], rank.select(waits)
+    usage, queued = rank.grid["filled"], rank.select(waits)
     keep = queued & (
         (usage >= limits["hold_usage"]) | (reached & (usage >= limits["floor_usage"])) | lost
     )
@@ -234,7 +241,7 @@ def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
     The entry window is centred and reaches ahead; and what follows the last full moment, while
     admission is still careful, is not saturation (KV005).
     """
-    usage = rank.grid["full_usage"]
+    usage = rank.grid["filled"]
     full = ((usage >= limits["enter_usage"] - 1e-9) & waits).fill_null(False)
     near = ((usage >= limits["end_usage"]) & waits).fill_null(False)[span[0] : span[1]]
     first = span[0]
