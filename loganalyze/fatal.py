@@ -34,6 +34,9 @@ _SAYS = ("error", "message", "traceback")
 #: With which an orderly stop begins.
 STOPS = ("sigterm", "graceful_exit", "job_cancelled")
 
+#: Kinds that only a server prints that has started.
+_SERVES = ("ready", "transfer_failed", "retract", "retract_abort", "flush_refused")
+
 #: Exit codes of an orderly end: success, SIGINT, SIGTERM.
 _ORDERLY = (0, -2, -15, 130, 143)
 
@@ -78,8 +81,8 @@ def died(event: pl.DataFrame, last: pl.Expr, *, worked: bool) -> pl.DataFrame:
     Args:
         event: EVENT rows in order.
         last: whether a row stands after the last statistics line.
-        worked: whether there are statistics lines; a traceback before them, without a word of
-            the server being ready, is a start that failed.
+        worked: whether there are statistics lines; a traceback before them, without a word of a
+            server that has started, is a start that failed.
     """
     kind = pl.col("kind")
     stopped = kind.is_in(STOPS).cum_sum() > 0
@@ -87,7 +90,7 @@ def died(event: pl.DataFrame, last: pl.Expr, *, worked: bool) -> pl.DataFrame:
     badly = (kind == "exit_code") & ~pl.col("exit_code").is_in(_ORDERLY)
     said = pl.concat_str(*_SAYS, separator=": ", ignore_nulls=True)
     error = kind.is_in(ERRORS) & said.str.contains("|".join(f"(?:{p})" for p in _TEXTS.values()))
-    if not worked and "ready" not in event["kind"]:
+    if not worked and not event["kind"].is_in(_SERVES).any():
         error = error | (kind == "traceback")
     return event.filter((deadly | (last & (badly | error))) & ~(stopped & kind.is_in(_ENDS)))
 

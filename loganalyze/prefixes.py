@@ -70,6 +70,13 @@ _ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:]| ?[
 _ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
 _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
+#: A stamp and at most a level and SGLang's module, as `%(asctime)s %(levelname)s %(message)s`
+#: prints them: a logger's line, though nothing but a blank sets its message off.
+_STAMPED = re.compile(
+    rf"\s*(?:(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?|{_OTHER})"
+    r"(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?"
+    r"(?:\s+\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?)?(?:\s+sglang[.\w]{0,80})?\s+"
+)
 _EPOCH = re.compile(
     r"""\\*["']+(?:ts|time|timestamp|created|@timestamp|date|timeUnixNano|"""
     r"""__REALTIME_TIMESTAMP)\\*["']+\s*:\s*"""
@@ -399,7 +406,7 @@ class _Found:
             return True
         if len(rest) > MAX_REST or _QUOTES & set(rest) or _is_prose(rest):
             return False
-        if delimited and _DELIMITED.search(rest) is None:
+        if delimited and not (_DELIMITED.search(rest) or _STAMPED.fullmatch(rest)):
             return False
         if _SGLANG.match(rest) or ("\ufffd" in rest and not re.search(r"\w{2}", rest)):
             return True  # a logging format of the user's own; damaged bytes

@@ -56,11 +56,12 @@ MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _RECORD_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
-    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO:  "
+    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO: +[0-9( ]"
+    rb"|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
     rb"|Exception in (?:Model|Controller|run_tp_server)\w*:|Rank [0-9]+: (?:load weight|max_total)"
     rb"|server_args=|The server is fired up)"
 )
-_MAYBE_START = re.compile(rb"\n[\x1b\[0-9EIRTs]")
+_MAYBE_START = re.compile(rb"\n[\x1b\[0-9DEIPRTs]")
 #: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
 #: put in front.
 _ANOTHER = re.compile(
@@ -72,7 +73,7 @@ _ANOTHER = re.compile(
 #: What Python, or an old release, says before a traceback that belongs to the record above.
 _CHAINED = re.compile(
     rb"^(?:During handling of the above|The above exception was the)"
-    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:\r?$"
+    rb"|(?:Exception in (?:Model|Controller|run_tp_server)\w*|hit an exception): ?\r?$"
 )
 #: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
 #: Code in a prompt has lines like that, too, but not these names.

@@ -201,6 +201,17 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
         None,
         None,
     ),
+    "logging, a blank before the message": (
+        lambda k: f"{stamp(k)},250 INFO {body(k)}",
+        None,
+        None,
+    ),
+    "logging, its module last": (
+        lambda k: f"{stamp(k)},250 WARNING sglang.srt.managers.scheduler {body(k)}",
+        None,
+        None,
+    ),
+    "a stamp alone": (lambda k: f"{stamp(k)},250 {body(k)}", None, None),
     "logging, level first": (
         lambda k: f"INFO {stamp(k)},250 4242 [scheduler.py:1071] {body(k)}",
         None,
@@ -580,6 +591,8 @@ DOUBTFUL = {
     "rank": f"3: {FAKE}",
     "level": f"INFO: {FAKE}",
     "another logger": f"{stamp(3)},250 INFO app: {body(3)}",
+    "a stamp alone": f"{stamp(3)} {body(3)}",
+    "a stamp and a level": f"{stamp(3)},250 INFO {body(3)}",
     "own stamp and name": f"[{stamp(1)}] app: {body(3)}",
     "no stamp": body(3),
     "two stamps": f"[{stamp(1)}] {FAKE}",

@@ -23,6 +23,8 @@ _ADVICE = {
     "lines on both sides",
     "connection lost": "Look whether the server of the other side died at that time, then at the "
     "link",
+    "the two sides differ in TP size": "Give prefill and decode servers the same --tp-size: the KV "
+    "cache of this model cannot be transferred between different ones",
 }
 
 #: Failures so far apart are told as two episodes.
@@ -44,7 +46,7 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         `Prefill` or `Decode` `bootstrap`, `handshake` or `transfer failed for request`. All ranks
-        print each: requests are counted, by their bootstrap room.
+        print each: requests are counted, by their bootstrap room where it is printed.
     Why it is slow:
         Each such request is answered with an error after it has waited, often minutes; its
         prefill was for nothing where it had been computed.
@@ -59,7 +61,11 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
     rows = case.data.event.filter(pl.col("kind") == "transfer_failed").sort("line_no")
     if not rows.height and case.signals.session.role == "unified":
         raise NotApplicable("it is not the log of a disaggregated server")
-    rows = rows.unique("bootstrap_room", keep="first", maintain_order=True)
+    rows = rows.filter(
+        pl.when(pl.col("bootstrap_room").is_null())  # some releases print none for a prefill
+        .then(~pl.col("duplicate").fill_null(False))
+        .otherwise(pl.col("bootstrap_room").is_first_distinct())
+    )
     if rows.height < limits["requests"]:
         return Clear("no failed KV transfer is printed")
     total = case.data.event.filter(pl.col("kind") == "transfer_failed").height

@@ -86,6 +86,22 @@ ENDS = {
         "its scheduler hit an exception (ValueError)",
         "Read the traceback",
     ),
+    "a traceback that was left out": (
+        f"{AT} Scheduler hit an exception: ...\nValueError: words",
+        "its scheduler hit an exception (ValueError)",
+        "Read the traceback",
+    ),
+    "a traceback on its own lines": (
+        f"{AT} Scheduler hit an exception:\nTraceback (most recent call last):\n"
+        "  File x, line 1\nValueError: words",
+        "its scheduler hit an exception (ValueError)",
+        "Read the traceback",
+    ),
+    "a line that was cut": (
+        f"{AT} Scheduler hit an exception: Traceb",
+        "its scheduler hit an exception",
+        "Read the traceback",
+    ),
     "a leak check": (
         f"{TRACE}\nValueError: token_to_kv_pool_allocator memory leak detected! size=3",
         "a leak",
