@@ -56,8 +56,8 @@ MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _RECORD_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
-    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?=|INFO: +[0-9( ]"
-    rb"|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
+    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?="
+    rb"|INFO: +[0-9( ]|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
     rb"|Exception in (?:Model|Controller|run_tp_server)\w*:|Rank [0-9]+: (?:load weight|max_total)"
     rb"|server_args=|The server is fired up)"
 )

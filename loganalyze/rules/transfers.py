@@ -23,8 +23,8 @@ _ADVICE = {
     "lines on both sides",
     "connection lost": "Look whether the server of the other side died at that time, then at the "
     "link",
-    "the two sides differ in TP size": "Give prefill and decode servers the same --tp-size: the KV "
-    "cache of this model cannot be transferred between different ones",
+    "the two sides differ in TP size": "Give prefill and decode servers the same --tp-size: the "
+    "KV cache of this model cannot be transferred between different ones",
 }
 
 #: Failures so far apart are told as two episodes.

@@ -364,6 +364,31 @@ def test_few_decode_lines_without_a_graph_are_counted_as_such():
     assert "in 2 of 4 decode lines" in found["GRF001"].summary
 
 
+@pytest.mark.parametrize(
+    ("given", "running", "flags"),
+    [
+        ({"disable_cuda_graph": True}, 30, ["--disable-cuda-graph"]),
+        ({"disable_decode_cuda_graph": True}, 30, ["--disable-decode-cuda-graph"]),
+        # Nobody says: too few for a size that is not captured by default, or perhaps too many.
+        ({}, 8, ["--disable-cuda-graph"]),
+        ({}, 30, ["--disable-cuda-graph", "--cuda-graph-max-bs-decode"]),
+        ({"disable_cuda_graph": False}, 30, ["--cuda-graph-max-bs-decode"]),
+    ],
+)
+def test_graphs_that_no_decode_line_replays_may_be_switched_off(given, running, flags):
+    lines = [args(schedule_policy="fcfs", cuda_graph_max_bs_decode=None, **given)] if given else []
+    newest = ", fwd occupancy: 90.00%, fwd+idle occupancy: 95.00%"  # 0.5.21 on
+    lines += [
+        decode(i, running, plain(100_000, 9_000), 400, graph=False) + newest for i in range(60)
+    ]
+    found, verdict = judged(lines)
+    assert verdict.primary == "GRF001"
+    assert [a.flag for a in found["GRF001"].actions] == flags
+    assert (f"{flags[0]} is set" in found["GRF001"].summary) == any(given.values())
+    _, short = judged(lines[:10])
+    assert short.primary == (None if any(given.values()) else "GRF001")
+
+
 # -- giant prompts ----------------------------------------------------------------------------
 
 

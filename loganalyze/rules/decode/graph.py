@@ -14,6 +14,13 @@ from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
 
+#: Flags that switch the graphs of decode steps off, and those that set the largest one.
+_DISABLE = ("disable-cuda-graph", "disable-decode-cuda-graph")
+_LARGEST = ("cuda-graph-max-bs-decode", "cuda-graph-max-bs")
+
+#: Graphs are captured up to so many requests at least, by default, on the smallest GPUs.
+_SMALLEST_DEFAULT = 8
+
 
 @rule(
     "GRF001",
@@ -41,7 +48,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         A DP rank that waits for another rank's prefill runs without a graph for single steps.
     What to do:
         Capture graphs up to the batch size that is reached, or cap running requests at the
-        largest captured size.
+        largest captured size; take off --disable-cuda-graph unless a fault makes it necessary.
     Source:
         CudaGraphRunner.can_run: batch size beyond cuda_graph_max_bs, or a mixed DP step.
     """
@@ -55,8 +62,9 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         )
         return found if Held(rank, found).decode.height > 1 else []
 
-    if case.arg("disable_cuda_graph"):
-        return Clear("CUDA graphs are disabled by --disable-cuda-graph")
+    disabled = next((flag for flag in _DISABLE if case.arg(flag.replace("-", "_"))), None)
+    if disabled and case.excerpt:
+        return Clear(f"CUDA graphs are disabled by --{disabled}")
     found = hold(case.ranks, judge)
     if not found:
         return Clear("decode steps ran with a graph")
@@ -85,20 +93,26 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     need = int(as_float(off["running_req"].max(), 0.0))
     by_size = most_on is not None and least_off is not None and least_off > most_on
     actions: list[Action] = []
-    for flag in ("cuda-graph-max-bs-decode", "cuda-graph-max-bs"):
-        actions += (
-            []
-            if actions
-            else act(
-                case,
-                "Capture graphs up to the batch size that is reached",
-                flag,
-                need,
-                "about 2 MB of GPU memory per batch size",
-            )
+    if disabled or not (on.height or case.arg("disable_cuda_graph") is False):
+        actions += act(
+            case,
+            "Start the server with CUDA graphs, unless they fail to be captured",
+            disabled or _DISABLE[0],
+            False,
         )
+    largest: list[Action] = []
+    too_small = on.height or least_off is None or least_off > _SMALLEST_DEFAULT
+    for flag in _LARGEST if too_small and not disabled else ():
+        largest = largest or act(
+            case,
+            "Capture graphs up to the batch size that is reached",
+            flag,
+            need,
+            "about 2 MB of GPU memory per batch size",
+        )
+    actions += largest
     cap = case.arg("cuda_graph_max_bs") or case.arg("cuda_graph_max_bs_decode")
-    if isinstance(cap, int):
+    if isinstance(cap, int) and not disabled:
         actions += act(
             case,
             "Or cap running requests at the largest captured batch size",
@@ -109,7 +123,9 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     return Finding(
         summary=f"Decode steps run without a CUDA graph {said}: "
         + (
-            f"more than {most_on:.0f} requests run"
+            f"--{disabled} is set"
+            if disabled
+            else f"more than {most_on:.0f} requests run"
             if by_size
             else f"{worst.mean('running') or 0:.0f} requests run"
         ),
@@ -119,7 +135,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         severity=Severity.WARNING,
         confidence=confidence(case, found, config=True),
         competing=""
-        if by_size
+        if by_size or disabled
         else "graphs disabled or failed to capture, or other DP ranks in prefill",
     )
 
