@@ -379,9 +379,12 @@ def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> 
     if lacking:
         return f"Cannot tell from this log: its lines print no {' and no '.join(lacking)}."
     seen = _seen(split)
+    spans = [derive.time_span(s.batch) for s in split]
+    long = any(a and b and b - a >= timedelta(minutes=1) for a, b in spans)
+    more = f"{'more' if long else 'a minute'} of the server's log under load would do"
     return (
         f"Cannot tell from this log: it holds {'; '.join(lengths[:3])}, too little to judge"
-        f"{f' ({seen})' if seen else ''}; a minute of the server's log under load would do."
+        f"{f' ({seen})' if seen else ''}; {more}."
     )
 
 

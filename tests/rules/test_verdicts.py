@@ -553,6 +553,18 @@ def test_a_transfer_queue_holds_requests_whose_prefill_is_not_done():
     assert late.confidence == "medium"
 
 
+def test_a_transfer_queue_that_requests_pass_quickly_is_no_backlog():
+    """5 of 105 wait for their KV, so requests do for a twentieth of their time there."""
+    lines = [args(disaggregation_mode="decode"), size(100_000, 512)]
+    lines += [decode(60 + i, 100, pd_fields(100_000, 20_000, 0, 5), 4000) for i in range(120)]
+    found, verdict = judged(lines)
+    assert "PDD002" not in found
+    assert verdict.status == "healthy"
+    few, short = judged(lines[:12])
+    assert "PDD002" not in few
+    assert short.status == "undetermined"
+
+
 @pytest.mark.parametrize(("prealloc", "transfer"), [(30, 0), (0, 30)])
 def test_one_line_of_a_disaggregated_server_shows_no_backlog(prealloc, transfer):
     line = decode(60, 10, pd_fields(100_000, 80_000, prealloc, transfer), 400)

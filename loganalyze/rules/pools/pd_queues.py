@@ -143,6 +143,12 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     needs=("transfer_req|inflight_req|transferring_req",),
     limits={
         "requests": Limit(5.0, "requests", "transfers at a time from which the link is the limit"),
+        "waits": Limit(
+            0.2,
+            "fraction",
+            "share of a decode server's requests that are in its transfer queue, from which "
+            "their KV arrives late",
+        ),
         "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
         "window_s": Limit(15.0, "s", "window"),
         "report_s": Limit(20.0, "s", "shortest spell"),
@@ -155,12 +161,14 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     """The KV of requests arrives late on decode servers, or leaves prefill servers late.
 
     What it flags:
-        On a decode server at least `requests` in the transfer queue with (almost) none waiting
-        for preallocation; on a prefill server requests in flight that rise together with usage.
+        On a decode server at least `requests` in the transfer queue, and at least `waits` of
+        those that it holds, with (almost) none waiting for preallocation; on a prefill server
+        requests in flight that rise together with usage.
     Why it is slow:
         A request decodes only when all its KV has arrived. #transfer-req counts requests from
         their preallocation on, so it holds those whose prefill is not done as well as those on
-        the link; the prefill servers' logs tell which.
+        the link; the prefill servers' logs tell which. The share of requests that are in that
+        queue is the share of their time that they spend there.
     Not this rule:
         Requests that wait for KV room on the decode server (PDD001).
     What to do:
@@ -176,8 +184,11 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
 
     def judge(rank: Rank) -> list[Span]:
         if role == "decode":
-            slow = (pl.col("transfer") >= limits["requests"]) & (
-                pl.col("prealloc").fill_null(0) < 1
+            held_here = pl.col("transfer") + pl.col("running").fill_null(0)
+            slow = (
+                (pl.col("transfer") >= limits["requests"])
+                & (pl.col("transfer") >= limits["waits"] * held_here)
+                & (pl.col("prealloc").fill_null(0) < 1)
             )
         else:
             back = rank.cells(120)
