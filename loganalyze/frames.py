@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import lru_cache, reduce
+from operator import and_
 
 import polars as pl
 
@@ -31,8 +33,10 @@ COLUMNS = {
     "request": (*schema.REQUEST, *_WRITER),
 }
 _BY_NAME = {frame: {c.name: c for c in columns} for frame, columns in COLUMNS.items()}
-#: Every column without a value. Building an expression costs more than what it does to a
-#: few thousand lines, so those that never change are built once.
+#: Layouts whose expressions are kept. Building one costs more than what it does to a few
+#: thousand lines, so those that never change are built once.
+_KEPT = 1 << 9
+#: Every column without a value.
 _NULLS = {c: pl.lit(None, dtype=c.dtype).alias(c.name) for cs in COLUMNS.values() for c in cs}
 
 #: How stamps are written -> the form of the text that `_time` makes of them.
@@ -45,7 +49,7 @@ _FORMS = {
 #: Of stamps without a year, until that is known; it has a 29th of February.
 _NO_YEAR = 1972
 #: A stamp outside of these years is damage: no log of the server's is older, or yet to come.
-_FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)
+_FIRST, _LAST = (pl.lit(datetime(year, 1, 1), pl.Datetime("ms")) for year in (2000, 2100))
 #: A clock without a date that falls back by more than this has passed midnight: less is
 #: another writer, or the end of summer time.
 _FALL_S = 2 * 3600
@@ -112,13 +116,8 @@ class Rows:
             place: line_no, and seq and more where they are not 0.
             values: what `read_layout` made of the lines.
         """
-        known = _BY_NAME[layout.format.frame]
-        fixed = [
-            _literal(known[name], text)
-            for name, text in layout.fixed.items()
-            if name in known and name not in values.columns
-        ]
-        rows = place.hstack(values).with_columns(*fixed, _dated(layout.clock))
+        fixed = [e for name, e in _fixed(layout).items() if name not in values.columns]
+        rows = place.hstack(values).with_columns(fixed)
         self._parts[layout.format.frame].append(rows)
         self._yearless |= _lacks_year(layout.clock)
         self._count(layout.format.kind, len(rows), layout.partial)
@@ -173,58 +172,74 @@ class Rows:
         )
 
 
-def read_layout(layout: Layout, text: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
-    """Read lines by a layout.
+def read_layout(layout: Layout, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+    """Read the `text` of lines by a layout.
 
     Returns:
-        Typed columns, and which lines fit the layout; the values of others mean nothing.
+        Typed columns, and which lines fit the layout; the values of others mean nothing. None
+        where all of them fit.
     """
     if layout.cells is not None:
-        return _read_cells(layout, layout.cells, text)
-    groups = text.str.extract_groups(layout.pattern).struct.unnest()
+        return _read_cells(layout, layout.cells, lines)
+    groups = lines["text"].str.extract_groups(layout.pattern).struct.unnest()
     groups.columns = list(layout.columns)
-    values = groups.select(_values(layout.format.frame, layout.columns, layout.clock))
-    return values, groups.to_series(0).is_not_null()
+    first = groups.to_series(0)
+    return groups.select(_typed(layout)), first.is_not_null() if first.null_count() else None
 
 
-def _read_cells(layout: Layout, cells: Cells, text: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
+def _read_cells(
+    layout: Layout, cells: Cells, lines: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.Series | None]:
     n = len(cells.columns) + 1 + (cells.tail is not None)
-    split = text.str.splitn(",", n).struct.unnest()
-    known = _BY_NAME[layout.format.frame]
-    first = pl.col("field_0")
+    split = pl.col("text").str.splitn(",", n).struct.unnest()
+    values = lines.lazy().select(split).select(_typed(layout)).collect()
+    tails = [values.drop_in_place("tail")] if cells.tail is not None else []
+    head = values.drop_in_place("head")
+    checks = tails + [value.is_not_null() for value in values.get_columns() if value.null_count()]
+    same = head == cells.head
+    if not cells.ranks:
+        checks.append(same)
+    elif not same.all():
+        ranks = head.str.extract_groups(cells.head_pattern).struct.unnest()
+        ranks.columns = list(cells.ranks)
+        checks.append(ranks.to_series(0).is_not_null())
+        values = values.hstack(ranks.select(_values(layout.format.frame, cells.ranks, None)))
+    doubts = [check for check in checks if not check.all()]
+    return values, reduce(and_, doubts) if doubts else None
+
+
+@lru_cache(_KEPT)
+def _typed(layout: Layout) -> list[pl.Expr]:
+    """Return expressions that type the texts of a layout's columns.
+
+    Of cells, they give null for what is no value of its column, and two columns more: `head`,
+    the first cell behind its stamp, and `tail`, whether the last one is as it must be.
+    """
+    if layout.cells is None:
+        return _values(layout.format.frame, layout.columns, layout.clock)
+    known, first = _BY_NAME[layout.format.frame], pl.col("field_0")
     stamp = first.str.slice(0, STAMP_END)
     time = stamp.str.to_datetime("[%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False, cache=False)
-    out, fits = [_sane(time).alias("time")], []
-    head = split.select(first.str.slice(STAMP_END)).to_series()
-    if (head == cells.head).all():
-        out += [_literal(known[rank], layout.fixed[rank]) for rank in cells.ranks]
-    elif not cells.ranks:
-        fits.append(pl.lit(head == cells.head))
-    else:
-        groups = head.str.extract_groups(cells.head_pattern).struct.unnest()
-        groups.columns = [f"rank_{rank}" for rank in cells.ranks]
-        split = split.hstack(groups)
-        fits.append(pl.col(groups.columns[0]).is_not_null())
-        out += [
-            pl.col(f"rank_{rank}").cast(known[rank].dtype, strict=False).alias(rank)
-            for rank in cells.ranks
-        ]
-    for k, (name, label) in enumerate(cells.columns, 1):
+    typed = [_sane(time).alias("time"), first.str.slice(STAMP_END).alias("head")]
+    for k, (name, label) in enumerate(layout.cells.columns, 1):
         value = pl.col(f"field_{k}").str.strip_prefix(label)
         if known[name].dtype == pl.Boolean:
-            fits.append((value == "True") | (value == "False"))
-            out.append((value == "True").alias(name))
+            is_true = value == "True"
+            typed.append(pl.when(is_true | (value == "False")).then(is_true).alias(name))
         else:
-            out.append(_value_of(value, known[name]).alias(name))
-    if cells.tail is not None:
-        fits.append(pl.col(f"field_{n - 1}") == cells.tail)
-    values = split.select(*out, *(f.alias(f"fits_{k}") for k, f in enumerate(fits)))
-    names = [name for name in values.columns if not name.startswith("fits_")]
-    sound = pl.all_horizontal(
-        *(pl.col(name).is_not_null() for name in names if name not in cells.ranks),
-        *(pl.col(f"fits_{k}").fill_null(value=False) for k in range(len(fits))),
-    )
-    return pl.DataFrame([values[name] for name in names]), values.select(sound).to_series()
+            typed.append(_value_of(value, known[name]).alias(name))
+    if layout.cells.tail is not None:
+        last = pl.col(f"field_{len(layout.cells.columns) + 1}")
+        typed.append(last.eq_missing(layout.cells.tail).alias("tail"))
+    return typed
+
+
+@lru_cache(_KEPT)
+def _fixed(layout: Layout) -> dict[str, pl.Expr]:
+    """Return the columns that have the same value on every line of a layout."""
+    known = _BY_NAME[layout.format.frame]
+    fixed = {n: _literal(known[n], text) for n, text in layout.fixed.items() if n in known}
+    return {**fixed, "time_has_date": _dated(layout.clock)}
 
 
 def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr]:

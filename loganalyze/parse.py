@@ -37,6 +37,8 @@ LAYOUTS, PATIENCE, FEW = 512, 64, 16
 ACCESS, BATCH, REQUEST, JSON = (
     literal.decode() for literal in (search.ACCESS, search.BATCH, search.REQUEST, search.JSON)
 )
+#: The end of most access lines.
+SERVED = ' HTTP/1.1" 200 OK'
 #: Characters that need no escape in JSON, but get one from some writers.
 ESCAPES = {
     **{f"\\u00{ord(char):02x}": char for char in "<>&='#+`%"},
@@ -222,20 +224,20 @@ class Parser:
     ) -> None:
         """Read lines by the known layouts; learn new ones from what is left."""
         text = pl.col("text")
-        statistics = lines["text"].str.contains(BATCH, literal=True)
-        rest, other = lines.filter(statistics), lines.filter(~statistics)
+        rest, other = _parted(lines, lines["text"].str.contains(BATCH, literal=True))
         believed = self._reader.house.believes
         for layout, telltale in _frequent(
             [x for x in self._layouts.values() if believed(x.chain)]
         ):
             rest = _apply(layout, rest, rows, samples, telltale)
-        if not self._requests:  # most lines of a log, and cheap to tell
+        if self._requests:
+            rest = pl.concat([rest, other])
+        else:  # the cheapest test first, of what most lines of a log are
+            other = other.filter(~text.str.ends_with(SERVED))
             access = text.str.ends_with(" OK") & text.str.contains(ACCESS, literal=True)
-            other = other.filter(~access)
-        wanted = text.str.contains(self._literals)
-        if not self._requests:
-            wanted &= ~text.str.contains(REQUEST, literal=True)
-        rest = pl.concat([rest, other]).filter(wanted)
+            rest = pl.concat([rest, other.filter(~access)])
+            rest = rest.filter(~text.str.contains(REQUEST, literal=True))
+        rest = rest.filter(text.str.contains(self._literals))
         patience = PATIENCE
         while not rest.is_empty():
             line = rest.row(0, named=True)
@@ -290,7 +292,7 @@ def _take(
 
 def _count_lines(line_nos: pl.Series) -> int:
     """Count different numbers in a sorted series."""
-    return int((line_nos.diff() != 0).sum()) + min(len(line_nos), 1)
+    return line_nos.set_sorted().n_unique()
 
 
 def _batches(
@@ -356,6 +358,8 @@ def _decode(lines: list[bytes]) -> pl.Series:
 
 def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
     """Remove colours, line ends and escapes that the search saw in these lines."""
+    if not odd:
+        return lines
     text = pl.col("text")
     if "json" in odd:
         plain = text
@@ -416,25 +420,32 @@ def _apply(
     telltale: str = "",
 ) -> pl.DataFrame:
     """Read the lines that have this layout; return the others."""
-    likely, rest = lines, lines.clear()
+    likely, others = lines, lines.clear()
     if telltale:
-        mask = lines["text"].str.contains(telltale, literal=True)
-        likely, rest = lines.filter(mask), lines.filter(~mask)
+        likely, others = _parted(lines, lines["text"].str.contains(telltale, literal=True))
     if likely.is_empty():
         return lines
-    values, fits = read_layout(layout, likely["text"])
-    n = int(fits.sum())
-    if not n:
-        return lines
-    layout.hits += n
-    if n < len(likely):
-        rest = pl.concat([rest, likely.filter(~fits)])
-        likely, values = likely.filter(fits), values.filter(fits) if values.width else values
+    values, fits = read_layout(layout, likely)
+    if fits is not None:
+        if not fits.any():
+            return lines
+        likely, left = _parted(likely, fits)
+        values = values.filter(fits) if values.width else values
+        others = pl.concat([others, left])
+    layout.hits += len(likely)
     rows.add_layout(layout, likely.drop("text"), values)
     if layout.partial:
         text = pl.col("text").str.slice(0, SAMPLE_CHARS)
         samples += likely.sort("line_no").head(SAMPLES).select("line_no", text).rows()
-    return rest
+    return others
+
+
+def _parted(lines: pl.DataFrame, mask: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the lines that a mask takes, and the others."""
+    n = mask.sum()
+    if n == len(lines):
+        return lines, lines.clear()
+    return (lines.filter(mask), lines.filter(~mask)) if n else (lines.clear(), lines)
 
 
 def _tell_zone(reading: Reading, source: Source) -> None:
