@@ -107,10 +107,16 @@ def _may_have_parts(data: bytes) -> bool:
     """Whether there is a part of CRI's, or a line of JSON as long as Docker's parts."""
     if b" std" in data[:_NAMED] and any(mark in data for mark in _SPLIT):
         return True
-    half = _PART // 2  # a long line covers a whole step of half its length
-    for at in range(0, len(data) - half + 1, half):
-        if data.find(b"\n", at, at + half) < 0 and data[data.rfind(b"\n", 0, at) + 1] == _BRACE:
-            return True
+    at, half = 0, _PART // 2
+    while at + half < len(data):
+        newline = data.rfind(b"\n", at, at + half)
+        if newline < 0:
+            if data[at] == _BRACE:
+                return True
+            newline = data.find(b"\n", at + half)
+            if newline < 0:
+                break
+        at = newline + 1
     return False
 
 

@@ -1,9 +1,9 @@
 """Blocks of bytes to the few lines worth reading.
 
 Most lines of most logs are access lines. A block of them is searched for bytes that they do
-not hold (`MARKS`), and only the lines around the finds are cut out; a block that is dense in
-statistics, or in other text, is kept whole and split later, which is cheaper than thousands
-of finds. Both give the same lines to `parse.py`.
+not hold (`MARKS`), and only the lines around the finds are cut out; a block with a mark on many
+lines is kept whole and split later, which is cheaper than thousands of finds. Both give the
+same lines to `parse.py`.
 
 Why two ways (2026): hopping from find to find costs 570 ns a line, splitting a whole block
 110 ns; per byte without a find, SIMD search costs a tenth of splitting.
@@ -27,11 +27,9 @@ from loganalyze.prefixes import unwrap
 #: Bytes of which the lines of every format but `access` hold one, and access lines hardly
 #: ever do: one search finds all other lines.
 MARKS = b"#,(=!'VCRqxy"
-#: On every statistics line but the decode lines before 0.1.17.
+#: On every statistics line but the decode lines before 0.1.17; `parse` parts lines by it.
 BATCH = b" batch"
-#: A block is dense where it has at least one statistics line in so many bytes ...
-DENSE = 600
-#: ... or a mark on more than one line in so many.
+#: A block is dense where it has a mark on more than one line in so many.
 MARKED = 4
 #: Having found a block dense by its marks, so many are taken for dense without a look.
 STICKY = 7
@@ -41,6 +39,8 @@ LONG, HEAD, TAIL = 1 << 13, 5 << 10, 2 << 10
 AHEAD = 1 << 14
 #: A record of many lines is kept up to this size: the exception stands at a traceback's end.
 MAX_RECORD = 1 << 13
+#: Literals that start with the same bytes are searched for at once, by so many of them.
+SHARED = 12
 #: An echoed prompt of many lines is followed this far.
 MAX_REQUEST = 1 << 20
 
@@ -53,6 +53,7 @@ REQUEST = b": obj="
 #: On every line of JSON.
 JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
+_BRACE = ord("}")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _RECORD_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
@@ -147,6 +148,7 @@ class Searcher:
         if not requests:
             self.literals += FAILED
         self._heads = tuple(sorted({n for f in formats if f.multiline for n in f.find}))
+        self._head_starts = {head[:SHARED] for head in self._heads}
         self._carry, self._carry_line, self._carry_lines = b"", 1, 0
         self._sticky = 0
         self.cut = Cut()
@@ -174,7 +176,7 @@ class Searcher:
     def _scan(self, data: bytes, n_lines: int, *, last: bool) -> None:
         end = len(data) if last else data.rfind(b"\n", 0, max(len(data) - AHEAD, 0)) + 1
         first_line = self._carry_line
-        data, end = self._skip_requests(data, end, last=last)
+        data, end, requests = self._skip_requests(data, end, last=last)
         records = self._find_records(data, end)
         if records:
             data = _without(data, records)
@@ -191,24 +193,32 @@ class Searcher:
             start = data.rfind(b"\n", 0, at) + 1
             line = data[start : data.find(b"\n", at)]
             cut.last_access = first_line + data.count(b"\n", 0, start), line
-        cut.odd |= _oddities(data, view)
+            cut.odd |= _oddities(line)
         n_access = view.count(ACCESS, 0, end)
         cut.n_access += n_access
         spans = self._find_lines(data, view, end, n_lines, n_access)
-        cut.n_requests += view.count(REQUEST, 0, end)
+        if requests:
+            cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
             cut.dense.append((first_line, n_lines, memoryview(data)[:end]))
             cut.size += end
+            cut.odd |= _oddities(view)
             spans = {}
         elif not self._requests:  # a request log may say anything
-            for start in _hits(view.find, REQUEST, data, end):
+            for start in requests:
                 spans.pop(start, None)
         self._add_lines(data, view, first_line, spans, records)
 
     def _find_records(self, data: bytes, end: int) -> dict[int, tuple[int, bytes]]:
         """Find the records of several lines: where each starts, where it ends, its text."""
         view = _view(data)
-        heads = {s for literal in self._heads for s in _hits(view.find, literal, data, end)}
+        heads = set()
+        for shared in self._head_starts:
+            at = view.find(shared, 0, end)
+            while at >= 0:
+                if data.startswith(self._heads, at):
+                    heads.add(data.rfind(b"\n", 0, at) + 1)
+                at = view.find(shared, at + 1, end)
         records: dict[int, tuple[int, bytes]] = {}
         stop = 0
         for start in sorted(heads):
@@ -225,7 +235,7 @@ class Searcher:
             None where there are so many that the block is better split than searched.
         """
         most = n_lines // MARKED
-        if view.count(BATCH, 0, end) * DENSE > end or (self._requests and n_access > most):
+        if self._requests and n_access > most:
             return None
         if self._sticky:
             self._sticky -= 1
@@ -252,9 +262,7 @@ class Searcher:
         starts = sorted(spans)
         if not starts:
             return
-        lines = [
-            data[start:stop] for start, stop in zip(starts, map(spans.get, starts), strict=True)
-        ]
+        lines = [data[start : spans[start]] for start in starts]
         more = [0] * len(starts)
         for start, (stop, text) in records.items():
             at = bisect_left(starts, start)
@@ -264,23 +272,26 @@ class Searcher:
         cut.lines += lines
         cut.line_nos += islice(accumulate(newlines, initial=first_line), 1, None)
         cut.more += more
-        cut.size += sum(map(len, lines))
+        text = b"\n".join(lines)
+        cut.size += len(text)
+        cut.odd |= _oddities(_view(text))
 
-    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int]:
+    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int, list[int]]:
         """Empty the lines of logged prompts that span several.
 
         Releases up to 0.4.1.post4 print prompts raw, as text="..."; Python's repr keeps to its
         line, but for users who undo that.
 
         Returns:
-            The data, with as many lines as before, and how much of it can be looked at yet.
+            The data, with as many lines as before, how much of it can be looked at yet, and
+            where the lines of requests start.
         """
-        view = _view(data)
+        view, starts = _view(data), []
         at = view.find(REQUEST, 0, end)
         while at >= 0:
-            stop = data.find(b"\n", at)
-            if _is_open(data, view, at, stop):
-                start = data.rfind(b"\n", 0, at) + 1
+            stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
+            starts.append(start)
+            if _is_open(data, view, start, at, stop):
                 close = _request_end(data, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
@@ -296,7 +307,7 @@ class Searcher:
                     stop = data.find(b"\n", stop)
                     self.cut.n_inside += inside
             at = view.find(REQUEST, stop, end)
-        return data, end
+        return data, end, starts
 
 
 def _hits(
@@ -330,19 +341,20 @@ def _marks(data: bytes, view: bytes) -> Callable[[bytes, int, int], int]:
 
 def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
     """Return the data with blanks in place of the records; lines stay where they are."""
-    out, at = [], 0
+    out, at, whole = list[bytes | memoryview](), 0, memoryview(data)
     for start, (stop, _) in records.items():
-        out += [data[at:start], data[start:stop].translate(_BLANK)]
+        out += [whole[at:start], data[start:stop].translate(_BLANK)]
         at = stop
-    return b"".join([*out, data[at:]])
+    return b"".join([*out, whole[at:]])
 
 
-def _is_open(data: bytes, view: bytes, at: int, stop: int) -> bool:
-    """Whether a request logged at `at`, on a line that ends at `stop`, goes on on the next."""
-    if not data[max(at - 7, 0) : at].endswith((b"Receive", b"Finish", b"OpenAI")):
+def _is_open(data: bytes, view: bytes, start: int, at: int, stop: int) -> bool:
+    """Whether a request logged at `at`, on the line from `start` to `stop`, goes on below."""
+    if not data.endswith((b"Receive", b"Finish", b"OpenAI"), start, at):
         return False
-    last = data[stop - 1 : stop]
-    if last in (b")", b"]") or (last == b"}" and data[data.rfind(b"\n", 0, at) + 1] in b"[I"):
+    if data.endswith((b")", b"]"), at, stop) or (
+        data[stop - 1] == _BRACE and data[start] in b"[I"
+    ):
         return _is_raw(view, at, stop)  # no JSON around it
     line = data[at:stop].rstrip()
     tail = _JSON_END.sub(b"", line[-TAIL:])
@@ -353,7 +365,7 @@ def _is_open(data: bytes, view: bytes, at: int, stop: int) -> bool:
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
     """Whether the last text that opens between `at` and `stop` does not close there."""
-    for opening in _OPENING:
+    for opening in _OPENING if text.rfind(b'"', at, stop) >= 0 else _OPENING[:1]:
         raw = text.rfind(opening, at, stop)
         if raw >= 0 and text.find(opening[-1:], raw + len(opening), stop) < 0:
             return True
@@ -443,23 +455,16 @@ def _unwrap(line: bytes) -> tuple[str | None, bytes]:
 
 
 def shorten(data: bytes) -> bytes:
-    """Shorten the long lines among whole lines.
-
-    A line longer than `LONG` covers a whole step of half that length without a newline.
-    """
-    step, view = LONG // 2, _view(data)
+    """Shorten the long lines among whole lines."""
     out, kept, at = [], 0, 0
-    while at + step <= len(data):
-        if view.find(b"\n", at, at + step) >= 0:
-            at += step
-            continue
-        start = data.rfind(b"\n", 0, at) + 1
-        stop = view.find(b"\n", at)
-        stop = len(data) if stop < 0 else stop
-        if stop - start > LONG:
-            out += [data[kept:start], shorten_line(data[start:stop])]
-            kept = stop
-        at = max(stop, at + step)
+    while at + LONG < len(data):
+        newline = data.rfind(b"\n", at, at + LONG + 1)
+        if newline < 0:
+            newline = data.find(b"\n", at + LONG)
+            newline = len(data) if newline < 0 else newline
+            out += [data[kept:at], shorten_line(data[at:newline])]
+            kept = newline
+        at = newline + 1
     return b"".join([*out, data[kept:]]) if out else data
 
 
@@ -470,13 +475,13 @@ def shorten_line(line: bytes) -> bytes:
     return line[:HEAD] + line[-TAIL:]
 
 
-def _oddities(data: bytes, view: bytes) -> set[str]:
-    """Name what the lines must be cleaned of."""
+def _oddities(text: bytes) -> set[str]:
+    """Name what lines must be cleaned of."""
     odd = set()
-    if b"\x1b" in data:
+    if text.find(b"\x1b") >= 0:
         odd.add("colour")
-    if b"\r" in data:
+    if text.find(b"\r") >= 0:
         odd.add("return")
-    if view.find(JSON) >= 0 and (view.find(b"\\u00") >= 0 or view.find(b"\\/") >= 0):
+    if text.find(JSON) >= 0 and (text.find(b"\\u00") >= 0 or text.find(b"\\/") >= 0):
         odd.add("json")
     return odd
