@@ -117,7 +117,10 @@ def best(script, path):
 
 
 def grep(path):
-    """Return the least CPU time of `grep -c` over three runs."""
+    """Return the least CPU time of `grep -c` over three runs, of a file in the page cache."""
+    with open(path, "rb") as log:
+        while log.read(MB):
+            pass
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -129,7 +132,7 @@ def grep(path):
 
 @pytest.mark.parametrize(
     ("mix", "layouts", "ranks", "most"),
-    [("batch", 1, 1, 60), ("batch", 4, 8, 80), ("sparse", 1, 1, 30), ("requests", 1, 1, 12)],
+    [("batch", 1, 1, 32), ("batch", 4, 8, 40), ("sparse", 1, 1, 16), ("requests", 1, 1, 4)],
 )
 def test_all_is_found_at_a_small_multiple_of_grep(make_log, mix, layouts, ranks, most):
     path, truth = make_log(mix, layouts=layouts, ranks=ranks)
@@ -144,7 +147,7 @@ def test_all_is_found_at_a_small_multiple_of_grep(make_log, mix, layouts, ranks,
     assert cpu_s < most * floor
 
 
-def test_faster_than_one_pattern_over_the_whole_text(make_log):
+def test_about_as_fast_as_one_pattern_over_the_whole_text(make_log):
     path, truth = make_log("batch")
     found, cpu_s, peak = best(OURS, path)
     rows, whole_s, whole_peak = best(WHOLE_TEXT, path)
