@@ -398,7 +398,8 @@ class _Found:
     def take_ranks(self, start: int, end: int) -> None:
         """Take the ranks named between two places."""
         for rank in _RANK.finditer(self.text, start, end):
-            self.add(f"{rank[1].lower()}_rank", rank.span(2), "-?[0-9]+", rank[2])
+            pattern = "-[0-9]+" if rank[2] < "0" else "[0-9]+"  # the sign tells a release
+            self.add(f"{rank[1].lower()}_rank", rank.span(2), pattern, rank[2])
 
     def take_shape(self, rest: str, *, delimited: bool) -> bool:
         """Describe text that no wrapper explains; whether it may be a wrapper's at all."""

@@ -172,6 +172,22 @@ def test_blocks_of_any_size_give_the_same_of_a_copied_log(copy):
         same(parse(data, block_size), whole)
 
 
+def test_a_rank_below_zero_has_a_layout_of_its_own():
+    """Release 0.3.6 alone prints it; the lines beside it are of many releases."""
+    line = (
+        "[2026-01-06 19:04:06 DP{} TP0] Prefill batch. #new-seq: 1, #new-token: 7, "
+        "#cached-token: 0, cache hit rate: 0.00%, token usage: 0.00, #running-req: 0, #queue-req: 0\n"
+    )
+    alone = {rank: parse(line.format(rank).encode())[0]["batch"] for rank in ("-1", "0")}
+    known = {rank: one["release_hi"][0] for rank, one in alone.items()}
+    assert known["-1"] < known["0"]
+    for order in (("0", "-1"), ("-1", "0")):
+        data = "".join(line.format(rank) * 60 for rank in order).encode()
+        rows = parse(data)[0]["batch"]
+        for rank in order:
+            assert set(rows.filter(dp_rank=int(rank))["release_hi"]) == {known[rank]}
+
+
 @given(LOGS)
 @SLOW
 def test_it_does_not_matter_what_was_read_before(data):
