@@ -553,6 +553,26 @@ def test_a_transfer_queue_holds_requests_whose_prefill_is_not_done():
     assert late.confidence == "medium"
 
 
+@pytest.mark.parametrize(
+    ("seqs", "bootstrap", "queue", "cause"), [(4, 7, 1, "PRE001"), (1, 9, 0, "PDP001")]
+)
+def test_a_busy_prefill_server_does_not_wait_for_decode_servers(seqs, bootstrap, queue, cause):
+    """A pass takes 4, and during it 7 come: they wait for the next pass. Not so 9 for 1."""
+    wait = f"#prealloc-req: {bootstrap}, #inflight-req: 4, "
+    lines = [args(disaggregation_mode="prefill", max_prefill_tokens=16384)]
+    lines += [
+        prefill(60 + i, "token usage: 0.32", 0, queue, seqs, 3584 * seqs, 0, more=wait)
+        for i in range(180)
+    ]
+    found, verdict = judged(lines)
+    assert verdict.primary == cause
+    assert {"PRE001", "PDP001"} & set(found) == {cause}
+    if cause == "PRE001":
+        assert "one batch after another" in found[cause].summary
+        assert "Add prefill servers" in [a.text for a in found[cause].actions]
+        assert "share of time" not in found[cause].evidence[0].label
+
+
 def test_a_transfer_queue_that_requests_pass_quickly_is_no_backlog():
     """5 of 105 wait for their KV, so requests do for a twentieth of their time there."""
     lines = [args(disaggregation_mode="decode"), size(100_000, 512)]

@@ -278,6 +278,7 @@ def _or_silent(rank: Rank, held: pl.Series) -> pl.Series:
         "inflight": Limit(
             5.0, "requests", "requests in flight below which the link is not the limit"
         ),
+        "passes": Limit(2.0, "passes", "prefill batches' worth of requests that wait at least"),
         "report_s": Limit(60.0, "s", "shortest spell"),
     },
     explains=("CLI001", "IDL001"),
@@ -287,11 +288,13 @@ def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
     """A PD prefill server waits for decode servers to make room.
 
     What it flags:
-        Many requests waiting for bootstrap while few are in flight, for `report_s` or longer.
+        Many requests waiting for bootstrap while few are in flight, for `report_s` or longer;
+        more than `passes` times what one prefill batch takes.
     Why it is slow:
         A prompt is prefilled only when a decode server has preallocated room for it.
     Not this rule:
-        Transfers that pile up (PDD002).
+        Transfers that pile up (PDD002). A busy prefill server, which looks at its bootstrap
+        queue between two passes only: as many come during one as the next one takes.
     What to do:
         Look at the decode servers' logs: their KV room is the limit (PDD001).
     Source:
@@ -305,8 +308,10 @@ def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
 
     def judge(rank: Rank) -> list[Span]:
         waiting = pl.coalesce("bootstrap", "prealloc")
+        a_pass = as_float(rank.lines["new_seq"].median(), 0.0)
         held = rank.holds(
             (waiting >= limits["requests"])
+            & (waiting > limits["passes"] * a_pass)
             & (pl.col("transfer").fill_null(0) < limits["inflight"]),
             0.7,
             21.0,

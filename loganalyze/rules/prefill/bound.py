@@ -96,19 +96,21 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
     prompt = (cells["new_token"] + cells["cached_token"]) / max(cells["new_seq"], 1.0)
     rate = cells["new_token"] / max(worst.seconds, 1.0)
     model = worst.rank.model
+    alone = case.signals.session.role == "prefill"
     giant = _giant(case, found)
+    share = shown(
+        "share of time spent on prefill",
+        worst.mean("duty"),
+        "",
+        worst.line("new_token"),
+        "(p0 x prefill batches + p1 x new tokens) / time, fitted"
+        if model is not None
+        else "no step model: prefill batches over all passes, each no shorter than a decode "
+        "step; without any decode line among them 0.8",
+        3,
+    )
     evidence = [
-        shown(
-            "share of time spent on prefill",
-            worst.mean("duty"),
-            "",
-            worst.line("new_token"),
-            "(p0 x prefill batches + p1 x new tokens) / time, fitted"
-            if model is not None
-            else "no step model: prefill batches over all passes, each no shorter than a decode "
-            "step; without any decode line among them 0.8",
-            3,
-        ),
+        *([] if alone else [share]),
         shown("prompt tokens computed", rate, "token/s", (None, None), "sum #new-token / time", 0),
         shown(
             "tokens decoded",
@@ -139,8 +141,12 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
             )
         )
     return Finding(
-        summary=f"Prefill takes {worst.mean('duty') or 0:.0%} of the time {spell(case, found)}: "
-        f"{rate:,.0f} prompt tokens a second, {worst.mean('queue') or 0:.0f} waiting",
+        summary=(
+            f"The prefill server computes one batch after another {spell(case, found)}: "
+            if alone
+            else f"Prefill takes {worst.mean('duty') or 0:.0%} of the time {spell(case, found)}: "
+        )
+        + f"{rate:,.0f} prompt tokens a second, {worst.mean('queue') or 0:.0f} waiting",
         episodes=all_episodes(found),
         evidence=evidence,
         actions=[
@@ -151,7 +157,12 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
                 else []
             ),
             *([] if giant else _larger_chunk(case)),
-            *act(case, "Give prefill its own servers (PD disaggregation), or add replicas"),
+            *act(
+                case,
+                "Add prefill servers"
+                if alone
+                else "Give prefill its own servers (PD disaggregation), or add replicas",
+            ),
         ],
         severity=severity(case, found),
         confidence=confidence(case, found, competing=model is None),
