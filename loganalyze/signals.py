@@ -274,10 +274,11 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
 
 
 def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
-    """Add `admitted`: requests of a prefill batch that its token budget did not end.
+    """Add `admitted`: requests of a prefill batch that its token budget did not end; and `short`.
 
     0 on a prefill line whose batch is as large as the budget lets it be, null on other lines.
-    Such a batch ended because no further request fitted, or because none waited.
+    A batch with some ended because no further request fitted, or because none waited: it is
+    `short`, where the budget is known.
     """
     chunk = data.session.config.chunked_prefill_size
     mean_tokens = pl.col("new_token") / pl.col("lines")
@@ -287,7 +288,7 @@ def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
         admitted=pl.when(pl.col("prefill") & (pl.col("lines") > 0)).then(
             pl.when(free).then(started).otherwise(0.0)
         )
-    )
+    ).with_columns(short=(pl.col("admitted") > 0) if chunk else pl.lit(None, pl.Boolean))
 
 
 def _mixes(lines: pl.DataFrame, data: SessionData) -> bool:
@@ -389,7 +390,7 @@ _STATES: dict[str, pl.Expr] = {
     "bootstrap": pl.coalesce("bootstrap_req", "unbootstrapped_req"),
     "pending": pl.col("pending_token"),
     "admitted": pl.col("admitted"),
-    "short": pl.col("admitted") > 0,
+    "short": pl.col("short"),
 }
 
 #: What a decode line says about the time back to the decode line before it.

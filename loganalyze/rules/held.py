@@ -278,6 +278,15 @@ def waiting(case: Case, *, printed: bool = False) -> pl.Expr:
     return queue
 
 
+def ends_short() -> pl.Expr:
+    """Return whether most prefill batches end before they are as large as they may be.
+
+    With requests waiting they end for want of KV, or at the cap, however busy prefill keeps the
+    GPU; false where the largest batch is unknown.
+    """
+    return pl.col("short").fill_null(0) > 0.5
+
+
 def minimum(case: Case, seconds_: float) -> float:
     """Return the shortest spell to report; none for an excerpt, which has no durations."""
     return 0.0 if case.excerpt else seconds_

@@ -62,6 +62,21 @@ def test_a_pass_charges_what_it_lets_in():
     assert last["charged"] is True
 
 
+@pytest.mark.parametrize(("new", "careful"), [(1_500, True), (8_192, False)])
+def test_careful_admission_shows_in_short_batches_while_prefill_is_the_limit(new, careful):
+    # 60 running reserve 60 x 401 tokens and the next one 4,096: 28,000 of the 30,000 free.
+    w = Writer(pool=100_000)
+    for i in range(150):
+        for _ in range(round((12 + i % 3) * 1_500 / new)):
+            w.prefill(1, new, 59, 40, usage=0.70)
+        w.decode(60, 70_000, 40)
+    codes = found(log_of(w))
+    assert "PRE001" in codes
+    assert ("ADM001" in codes) == careful
+    if careful:
+        assert codes["ADM001"].explained_by == "PRE001"
+
+
 def test_a_pass_that_its_budget_ended_was_not_short_of_kv():
     # Prompts of 4,096 fill the chunk of 8,192; 3,372 + 4,096 + 4,096 = 11,564 x 1.35 > 15,000
     # would be too little as it is, so only what was charged is looked at.

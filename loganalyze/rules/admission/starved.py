@@ -13,6 +13,7 @@ from loganalyze.rules.held import (
     Held,
     cells_of,
     confidence,
+    ends_short,
     hold,
     need_pool_size,
     outside,
@@ -108,7 +109,7 @@ def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
         & ~at_cap(rank)
         & (pl.col("usage") < limits["usage"])
         & (pl.col("filled").fill_null(0.0) < limits["full_usage"])
-        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+        & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & other_pool_has_room()
         & would_not_fill(rank, limits)
@@ -139,7 +140,7 @@ def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
         (pl.col("queued") > 0)
         & (pl.col("full_usage") >= limits["full_usage"] - 1e-9)
         & ~at_cap(other)
-        & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
+        & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
     )
     held = other.holds(full, limits["share"], limits["full_window_s"])
     found = at_least(

@@ -12,6 +12,7 @@ from loganalyze.rules.held import (
     act,
     all_episodes,
     confidence,
+    ends_short,
     hold,
     minimum,
     pool_evidence,
@@ -200,9 +201,7 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         waits = pl.col("full_usage").is_not_null()
     # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
     # batches end before they are as large as they may be.
-    short = pl.lit(False)
-    if case.signals.session.config.chunked_prefill_size:
-        short = pl.col("short").fill_null(0) > 0.5
+    short = ends_short()
     unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
     full = (
         waits
