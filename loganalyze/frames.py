@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import lru_cache, reduce
+from functools import reduce, wraps
 from operator import and_
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -32,11 +34,10 @@ COLUMNS = {
     "startup": (*schema.STARTUP, *_WRITER, *_RELEASE, _ARGS),
     "request": (*schema.REQUEST, *_WRITER),
 }
+_T = TypeVar("_T")
 _BY_NAME = {frame: {c.name: c for c in columns} for frame, columns in COLUMNS.items()}
-#: Layouts whose expressions are kept. Building one costs more than what it does to a few
+#: Every column without a value. Building an expression costs more than what it does to a few
 #: thousand lines, so those that never change are built once.
-_KEPT = 1 << 9
-#: Every column without a value.
 _NULLS = {c: pl.lit(None, dtype=c.dtype).alias(c.name) for cs in COLUMNS.values() for c in cs}
 
 #: How stamps are written -> the form of the text that `_time` makes of them.
@@ -172,6 +173,19 @@ class Rows:
         )
 
 
+def _per_layout(make: Callable[[Layout], _T]) -> Callable[[Layout], _T]:
+    """Have what is made of a layout made once, and kept for as long as the layout is."""
+    kept: WeakKeyDictionary[Layout, _T] = WeakKeyDictionary()
+
+    @wraps(make)
+    def made(layout: Layout) -> _T:
+        if layout not in kept:
+            kept[layout] = make(layout)
+        return kept[layout]
+
+    return made
+
+
 def read_layout(layout: Layout, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
     """Read the `text` of lines by a layout.
 
@@ -208,7 +222,7 @@ def _read_cells(
     return values, reduce(and_, doubts) if doubts else None
 
 
-@lru_cache(_KEPT)
+@_per_layout
 def _typed(layout: Layout) -> list[pl.Expr]:
     """Return expressions that type the texts of a layout's columns.
 
@@ -234,7 +248,7 @@ def _typed(layout: Layout) -> list[pl.Expr]:
     return typed
 
 
-@lru_cache(_KEPT)
+@_per_layout
 def _fixed(layout: Layout) -> dict[str, pl.Expr]:
     """Return the columns that have the same value on every line of a layout."""
     known = _BY_NAME[layout.format.frame]

@@ -400,7 +400,7 @@ class Cells:
     tail: str | None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Layout:
     """One anchored pattern for all lines of one shape, and what its groups are.
 

@@ -1,8 +1,10 @@
 """Whatever the bytes and however they are cut, the same records come out, and nothing raises."""
 
+import gc
 import json
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import polars as pl
@@ -176,7 +178,8 @@ def test_a_rank_below_zero_has_a_layout_of_its_own():
     """Release 0.3.6 alone prints it; the lines beside it are of many releases."""
     line = (
         "[2026-01-06 19:04:06 DP{} TP0] Prefill batch. #new-seq: 1, #new-token: 7, "
-        "#cached-token: 0, cache hit rate: 0.00%, token usage: 0.00, #running-req: 0, #queue-req: 0\n"
+        "#cached-token: 0, cache hit rate: 0.00%, token usage: 0.00, #running-req: 0, "
+        "#queue-req: 0\n"
     )
     alone = {rank: parse(line.format(rank).encode())[0]["batch"] for rank in ("-1", "0")}
     known = {rank: one["release_hi"][0] for rank, one in alone.items()}
@@ -186,6 +189,17 @@ def test_a_rank_below_zero_has_a_layout_of_its_own():
         rows = parse(data)[0]["batch"]
         for rank in order:
             assert set(rows.filter(dp_rank=int(rank))["release_hi"]) == {known[rank]}
+
+
+def test_what_a_parser_learned_goes_with_it():
+    """A scan has a parser for each log."""
+    parser = Parser()
+    parse("\n".join(map(decode, range(60))).encode(), parser=parser)
+    layouts = [weakref.ref(layout) for layout in parser._layouts.values()]
+    del parser
+    gc.collect()
+    assert layouts
+    assert not any(layout() for layout in layouts)
 
 
 @given(LOGS)
