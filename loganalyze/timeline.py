@@ -232,6 +232,10 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
     )
 
 
+#: A longer interval between two decode lines is damage.
+_MOST_STEPS = 1_000_000
+
+
 def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     """Return the decode steps between two decode lines.
 
@@ -239,7 +243,7 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     and throughput say otherwise: steps = throughput x time / (running x accepted tokens).
     """
     printed = data.session.config.arg("decode_log_interval")
-    if isinstance(printed, int) and printed > 0:
+    if isinstance(printed, int) and 0 < printed <= _MOST_STEPS:
         return printed
     decode = rows.filter((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).select(
         tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
@@ -252,7 +256,7 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
         return DEFAULT_INTERVAL
     seen = float(total["tokens"][0] / total["per_step"][0])
     unclear = 0.7 * DEFAULT_INTERVAL <= seen <= 1.4 * DEFAULT_INTERVAL or seen < 0.5
-    return DEFAULT_INTERVAL if unclear else max(1, round(seen))
+    return DEFAULT_INTERVAL if unclear else round(min(max(seen, 1.0), _MOST_STEPS))
 
 
 def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl.DataFrame, Clock]:
