@@ -40,7 +40,7 @@ _HOST_NAME = re.compile(r"(^|_)(host(name)?s?|addr(ess)?(es)?|nodes?|peers?|endp
 
 #: Names of secrets, whatever their value; and a value that says that none is set.
 _NAMED = (
-    r"(?i)((?:(?:api|access|secret|private|signing|encryption|auth|client|master)[_-]?"
+    r"(?:(?:api|access|secret|private|signing|encryption|auth|client|master)[_-]?"
     r"(?:key|token|secret)|secret|passw(?:or)?d|passphrase|(?<![a-z])pwd|_pass)"
     r"\\{0,4}['\"]?\s*[=:]\s*"
 )
@@ -59,8 +59,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(rf"(?i)(cookie\\{{0,4}}['\"]?\s*[=:]\s*['\"]?){_UNSET}[^'\"\n]{{4,512}}"),
         r"\1" + REMOVED,
     ),
-    (re.compile(rf"{_NAMED}\\{{0,4}}['\"]){_UNSET}[^'\"\n\\]{{1,512}}"), r"\1" + REMOVED),
-    (re.compile(rf"{_NAMED}){_UNSET}[^\s,;&)\]}}'\"\\]{{3,}}"), r"\1" + REMOVED),
+    (re.compile(rf"(?i)({_NAMED}\\{{0,4}}['\"]){_UNSET}[^'\"\n\\]{{1,512}}"), r"\1" + REMOVED),
+    (re.compile(rf"(?i)({_NAMED}){_UNSET}[^\s,;&)\]}}'\"\\]{{3,}}"), r"\1" + REMOVED),
     (  # names that also stand before numbers
         re.compile(
             r"(?i)(?<!#)((?:token|signature|credential|sig|auth)['\"]?\s*[=:]\s*['\"]?)"

@@ -34,6 +34,8 @@ LONG_GAP_S = 300.0
 
 #: Decode steps between two decode lines unless the log says otherwise.
 DEFAULT_INTERVAL = 40
+#: A longer one is damage.
+MAX_INTERVAL = 1_000_000
 
 #: Without stamps: fewer decode intervals than this are no clock, and neither are longer ones
 #: (the watchdog's default is 300 s for one step).
@@ -232,10 +234,6 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
     )
 
 
-#: A longer interval between two decode lines is damage.
-_MOST_STEPS = 1_000_000
-
-
 def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     """Return the decode steps between two decode lines.
 
@@ -243,7 +241,7 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     and throughput say otherwise: steps = throughput x time / (running x accepted tokens).
     """
     printed = data.session.config.arg("decode_log_interval")
-    if isinstance(printed, int) and 0 < printed <= _MOST_STEPS:
+    if isinstance(printed, int) and 0 < printed <= MAX_INTERVAL:
         return printed
     decode = rows.filter((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).select(
         tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
@@ -256,7 +254,7 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
         return DEFAULT_INTERVAL
     seen = float(total["tokens"][0] / total["per_step"][0])
     unclear = 0.7 * DEFAULT_INTERVAL <= seen <= 1.4 * DEFAULT_INTERVAL or seen < 0.5
-    return DEFAULT_INTERVAL if unclear else round(min(max(seen, 1.0), _MOST_STEPS))
+    return DEFAULT_INTERVAL if unclear else round(min(max(1.0, seen), MAX_INTERVAL))
 
 
 def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl.DataFrame, Clock]:
@@ -365,6 +363,11 @@ def _gaps(lines: pl.DataFrame) -> list[Gap]:
     ]
 
 
+def _finite(name: str) -> pl.Expr:
+    """Return a column without what damaged numbers made infinite."""
+    return pl.when(pl.col(name).is_finite()).then(name)
+
+
 def _with_intervals(
     lines: pl.DataFrame, data: SessionData, n_steps: int, gaps: Sequence[Gap]
 ) -> pl.DataFrame:
@@ -431,10 +434,15 @@ def _with_intervals(
             - pl.col("d_lost")
             - pl.col("running_req")
         ).clip(0, None),
-    ).with_columns(
-        dt_s=pl.when(pl.col("gen_throughput") > 0).then(
-            pl.col("d_tokens") / pl.col("lines") / pl.col("gen_throughput")
+    )
+    decode = (
+        decode.with_columns(d_tokens=_finite("d_tokens"))
+        .with_columns(
+            dt_s=pl.when(pl.col("gen_throughput") > 0).then(
+                pl.col("d_tokens") / pl.col("lines") / pl.col("gen_throughput")
+            )
         )
+        .with_columns(dt_s=_finite("dt_s"))
     )
     lines = lines.drop("last_prefill", "last_new_token")
     found = lines.select("row").join(

@@ -147,3 +147,19 @@ def test_a_json_line_with_half_of_a_surrogate_pair(message, tmp_path):
     assert to_json.dumps(report).encode()
     assert report.coverage.lines_batch == 40
     assert report.coverage.lines_known == 41
+
+
+@pytest.mark.parametrize(
+    ("rate", "accepted"),
+    [("9" * 40, "2.00"), ("9" * 300, "2.00"), ("9" * 300, "9" * 308 + ".00")],
+    ids=["beyond an integer", "beyond a float", "beyond it on both sides"],
+)
+def test_a_rate_that_no_server_has_gives_a_report(rate, accepted, tmp_path):
+    """The steps between two decode lines are inferred from it."""
+    path = tmp_path / "server.log"
+    said = f"accept len: {accepted}, gen throughput (token/s): {rate}.00"
+    log = LOG.decode().replace("gen throughput (token/s): 90.00", said)
+    path.write_text(log)
+    report = pipeline.analyze(str(path))
+    assert report.coverage.lines_batch == 40
+    assert not [one for one in report.checked if one.status == "error"]
