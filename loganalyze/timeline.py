@@ -191,10 +191,14 @@ def own_token(data: SessionData) -> pl.Expr:
         return token
     config = data.session.config
     size = config.kv_capacity_tokens or config.kv_pool_tokens
-    pool = pl.lit(size, pl.Float64) if size else token / pl.col("kv_usage")
+    usage = pl.when(pl.col("kv_usage") > 0).then("kv_usage")
+    pool = pl.lit(size, pl.Float64) if size else token / usage
     running = pl.col("running_req")
     # At most all of it: the share is printed with two decimals.
-    ahead = pl.min_horizontal(pl.col("pre_allocated_usage") * pool, token.cast(pl.Float64))
+    share = pl.col("pre_allocated_usage") * pool
+    ahead = pl.when(share.is_not_null()).then(
+        pl.min_horizontal(share, token.cast(pl.Float64)).clip(0)
+    )
     shared = token * running / (running + pl.col("transfer_req"))
     return (
         pl.when(pl.col("pre_allocated_usage") == 0)

@@ -1,5 +1,12 @@
 """What all tests share."""
 
+from hypothesis import settings
+
+# The same inputs each time, so that what the tests say of a commit is the commit's. To look
+# further: `pytest --hypothesis-profile=default`, and `make fuzz`.
+settings.register_profile("same", derandomize=True, database=None)
+settings.load_profile("same")
+
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Names bytes by their parameter, not by what they hold.

@@ -9,7 +9,7 @@ import pytest
 
 from loganalyze import pipeline, server_args, streams
 from loganalyze.parse import Parser
-from loganalyze.report import to_json
+from loganalyze.report import to_json, to_markdown
 from loganalyze.sources import open_sources
 
 LOG = b"".join(
@@ -163,3 +163,50 @@ def test_a_rate_that_no_server_has_gives_a_report(rate, accepted, tmp_path):
     report = pipeline.analyze(str(path))
     assert report.coverage.lines_batch == 40
     assert not [one for one in report.checked if one.status == "error"]
+
+
+def decode(second, tokens, usage, ahead=""):
+    return (
+        f"[2026-01-05 10:00:{second:02d} TP0] Decode batch, #running-req: 9, #token: {tokens}, "
+        f"token usage: {usage}, {ahead}gen throughput (token/s): 90.00, #queue-req: 3\n"
+    )
+
+
+def prefill(second, new, cached):
+    return (
+        f"[2026-01-05 10:00:{second:02d} TP0] Prefill batch, #new-seq: 1, #new-token: {new}, "
+        f"#cached-token: {cached}, token usage: 1.00, #running-req: 9, #queue-req: 3\n"
+    )
+
+
+DAMAGED = {
+    # A share of a pool that would be minus infinity.
+    "tokens below zero": "".join(
+        decode(k, -1, "0.00", "pre-allocated usage: 0.13, #prealloc-req: 0, #transfer-req: 0, ")
+        for k in range(40)
+    ),
+    # Shares of a prompt of no tokens.
+    "prompts of nothing": "".join(
+        decode(k, 9000, "1.00") + prefill(k, 1, -1) + prefill(k, 1, -1) for k in range(40)
+    ),
+    # A rank without a time, and months of idleness on another one, of one cell.
+    "a rank without a time": (
+        "[9999-12-31 23:59:59 DP1 TP1] Prefill batch, #new-seq: 4, #new-token: 4096, "
+        "#cached-token: 12288, token usage: 0.07, #running-req: 5, #queue-req: 3\n"
+        * 4
+        + "[2026-01-05 10:00:01] Decode batch. #running-req: 0, #token: 0, token usage: 0.00, "
+        "gen throughput (token/s): 7.38, #queue-req: 0\n"
+        "[2026-03-29 02:30:00] Decode batch, #running-req: 159700, #token: 109110, token usage: "
+        "0.24, gen throughput (token/s): nan, #queue-req: 7\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("log", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_counts_fail_no_rule_and_no_form(log, tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    report = pipeline.analyze(str(path))
+    assert not [one for one in report.checked if one.status == "error"]
+    assert "Infinity" not in to_json.dumps(report)
+    to_markdown.render(report)

@@ -85,8 +85,8 @@ def kv_held_by_prefixes(case: Case, limits: Limits) -> Finding | Clear:
             pl.col("new_token", "cached_token", "completed", "decoded").sum()
         ).row(0, named=True)
         hit, new, done = totals["cached_token"], totals["new_token"], totals["completed"]
-        if not hit or hit / (hit + new) <= limits["hit_share"] or done < 3:
-            continue
+        if min(hit, new) < 0 or hit <= limits["hit_share"] * (hit + new) or done < 3:
+            continue  # counts below zero are damage
         held = whole(rank)
         per_req = held.tokens_per_req
         full = (hit + new) / done + totals["decoded"] / done

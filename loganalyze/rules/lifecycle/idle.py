@@ -48,14 +48,14 @@ def idle(case: Case, limits: Limits) -> Finding | Clear:
             ]
         )
     ]
-    if not found and waited is None:
-        return Clear("no idle time")
     episodes = ([waited] if waited else []) + [
         between(held.rank, gap.before, gap.before + 1)
         for held in found
         for gap in held.rank.gaps
         if gap.idle and not others_busy(case, held.rank, gap.start_s, gap.end_s)
     ]
+    if not episodes:
+        return Clear("no idle time")
     worst = max(episodes, key=lambda e: e.duration_s)
     total = sum(e.duration_s for e in episodes)
     pieces = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
