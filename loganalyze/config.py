@@ -40,7 +40,9 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
             kv_pool_line=pool["line_no"],
             kv_pool_dtype=pool["dtype"],
         )
-    swa = _first(startup, "swa_pool_sizes") or {}
+    swa = _first(startup, "swa_post_capture") or {}
+    if swa.get("swa_layer_tokens") is None:
+        swa = _first(startup, "swa_pool_sizes") or {}
     mamba = _first(startup, "mamba_cache_allocated") or {}
     host = _first(startup, "hicache_host_alloc") or {}
     begin = _first(startup, "weight_load_begin") or {}
