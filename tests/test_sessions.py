@@ -197,6 +197,17 @@ def test_the_full_pool_of_a_window_model_is_the_target(split):
     assert (config.kv_pool_tokens, config.kv_pool_gib) == (1000, 7.60)
 
 
+@pytest.mark.parametrize(("after", "tokens"), [(400, 400), (0, 900)])
+def test_the_window_pool_after_graph_capture_wins(split, after, tokens):
+    """Without a window the line after capture says 0, which is no size."""
+    log = [
+        f"{stamp(0)} Use sliding window memory pool. full_layer_tokens=2000, swa_layer_tokens=900",
+        f"{stamp(1)} Post-capture KV sizing: full_layer_tokens=1000, swa_layer_tokens={after}",
+        decode(10),
+    ]
+    assert split(a=log)[0].session.config.swa_pool_tokens == tokens
+
+
 def test_the_size_after_graph_capture_wins(split):
     pool = "dtype: torch.bfloat16, #tokens: {n}, KV size: {gb} GB"
     log = [
