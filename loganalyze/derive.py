@@ -15,6 +15,9 @@ POOLS = (
     "gpu_token_usage",
 )
 
+#: Seconds in which a working server prints a line: a shorter silence is no gap to any rule.
+SILENCE_S = 12.0
+
 #: Printed rank words in the order of 0.5.9 and later.
 RANK_WORDS = {
     "dp_rank": "DP",

@@ -54,6 +54,22 @@ def at_least(found: Sequence[Span], cells: float) -> list[Span]:
     return [(first, end) for first, end in found if end - first >= cells]
 
 
+def within(at: pl.Series, found: Sequence[tuple[Any, Any]]) -> pl.Series:
+    """Return which values lie in one of the ranges, their ends included; null lies in none."""
+    starts, ends = list[Any](), list[Any]()
+    for start, end in sorted(found):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    if at.null_count() == at.len():
+        return pl.repeat(False, at.len(), dtype=pl.Boolean, eager=True)
+    of = pl.Series(starts, dtype=at.dtype).search_sorted(at.fill_null(strategy="max"), "right")
+    before = pl.Series([None, *ends], dtype=at.dtype).gather(of)
+    return (at.is_not_null() & (at <= before)).fill_null(False)
+
+
 def overlap(a: Sequence[Span], b: Sequence[Span]) -> int:
     """Return the number of cells that lie in both."""
     return sum(max(0, min(p[1], q[1]) - max(p[0], q[0])) for p in a for q in b)

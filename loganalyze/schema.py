@@ -192,6 +192,9 @@ DERIVED = (
         "Decode, in very long logs: prefill batches since the decode line before.",
     ),
     Column("last_new_token", pl.Int64, "tokens", "Decode, in very long logs: their new tokens."),
+    Column(
+        "quiet_s", pl.Float64, "s", "In very long logs: time since the rank's printed line before."
+    ),
 )
 
 BATCH = (

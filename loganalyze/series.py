@@ -119,10 +119,14 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
 
 def _gaps(rows: pl.DataFrame) -> list[tuple[datetime, datetime]]:
     """Return the silences: longer than a working server's, by the limits of the rules."""
-    spacing = rows["time"].diff().dt.total_milliseconds() / 1000
-    usual = spacing.median()
+    since = pl.col("time").diff().dt.total_milliseconds() / 1000
+    spaced = rows.select(end="time", spacing=pl.coalesce("quiet_s", since))
+    usual = spaced["spacing"].median()
     limit = timeline.GAP_S
     if isinstance(usual, float):
         limit = max(limit, timeline.GAP_SPACINGS * usual)
-    ends = rows.select(start=pl.col("time").shift(1), end="time").filter(spacing > limit)
+    silence = pl.duration(milliseconds=(pl.col("spacing") * 1000).cast(pl.Int64))
+    ends = spaced.filter(pl.col("spacing") > limit).select(
+        start=pl.col("end") - silence, end="end"
+    )
     return [(start, end) for start, end in ends.iter_rows()]

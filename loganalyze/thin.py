@@ -10,7 +10,9 @@ phase are merged by time:
   its throughput tells the time of that interval, and only both together tell decoding and
   prefill apart;
 * prefill: one row a cell carries the sums of new requests and tokens, and `lines`; the lines
-  with the highest usage and queue stay as states, without sums.
+  with the highest usage and queue stay as states, without sums;
+* both keep the time since the printed line before (`quiet_s`), and of each cell the lines
+  around its longest silence stay: the time between two rows of a grid is none.
 
 Reducing what was reduced gives what reducing the whole would have given, so chunks can be
 reduced as they come.
@@ -44,12 +46,15 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     keys: list[str] = [k for k in ("source", "stream", "_era", "phase") if k in batch.columns]
     ranks = [*(k for k in keys if k != "phase"), *(c.name for c in schema.RANKS)]
     keys += [c.name for c in schema.RANKS]
-    batch = _with_last_prefills(batch, ranks)
+    batch = _with_silences(_with_last_prefills(batch, ranks), ranks)
     cell = pl.coalesce(
         pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
     )
     rows = batch.with_columns(
-        _row=pl.int_range(pl.len()), _cell=cell, _usage=pl.max_horizontal(*derive.POOLS)
+        _row=pl.int_range(pl.len()),
+        _cell=cell,
+        _usage=pl.max_horizontal(*derive.POOLS),
+        _before=pl.int_range(pl.len()).shift(1).over(ranks),
     )
     # A row that only marks an extreme may win again, but never stands for its cell.
     stands = pl.col("_row").filter(pl.col("lines") > 0).last()
@@ -64,7 +69,19 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     standing = cells.filter(pl.col("_stands").is_not_null()).select(
         pl.col("_stands").alias("_row"), "_lines", *(f"_{c}" for c in _SUMS)
     )
-    marked = cells.select(pl.col("_extremes").explode().alias("_row")).drop_nulls()
+    longest = pl.col("quiet_s").arg_max()
+    silences = (
+        rows.filter(pl.col("quiet_s") > derive.SILENCE_S)
+        .group_by(*ranks, "_cell")
+        .agg(pl.col("_row", "_before").get(longest))
+    )
+    marked = pl.concat(
+        [
+            cells.select(pl.col("_extremes").explode().alias("_row")),
+            silences.select("_row"),
+            silences.select(_row="_before"),
+        ]
+    ).drop_nulls()
     kept = (
         pl.concat([standing.select("_row"), marked.select("_row")])
         .unique()
@@ -89,6 +106,15 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         )
         .select(batch.columns)
     )
+
+
+def _with_silences(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
+    """Fill `quiet_s` of the rows that do not have it yet: those were never reduced.
+
+    A writer's first line stays without, until it is reduced together with what came before it.
+    """
+    since = pl.col("time").diff().over(ranks).dt.total_milliseconds() / 1000
+    return batch.with_columns(quiet_s=pl.coalesce("quiet_s", since))
 
 
 def _with_last_prefills(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:

@@ -26,7 +26,7 @@ from loganalyze import derive
 from loganalyze.model import SessionData
 
 #: A silence is a gap beyond this many seconds and this many times the usual spacing.
-GAP_S = 12.0
+GAP_S = derive.SILENCE_S
 GAP_SPACINGS = 8.0
 #: A silence as long as the watchdog's default is one whatever the usual spacing, which in a log
 #: of few lines is the silence itself.
@@ -41,6 +41,9 @@ MAX_INTERVAL = 1_000_000
 #: (the watchdog's default is 300 s for one step).
 MIN_INTERVALS = 20
 MAX_INTERVAL_S = 300.0
+
+#: Stamps say the time of two lines to less than a second each.
+_STAMP_S = 2.0
 
 Clock = Literal["stamps", "steps", "none"]
 
@@ -104,7 +107,8 @@ class Timeline:
             `none` (neither: `t` counts lines, and durations cannot be judged).
         interval: decode steps from one decode line to the next.
         lines: rows in order, duplicates left out, BATCH schema plus
-            `row`, `t` (s, no nulls), `decode`, `prefill` (flags),
+            `row`, `t` (s, no nulls), `spacing_s` (since the printed line before),
+            `decode`, `prefill` (flags),
             `cut` (a prompt was cut at the chunk size: its request does not run yet),
             `continued` (the batch goes on with a cut prompt),
             `running` (requests that decode after the line; new ones count),
@@ -127,6 +131,11 @@ class Timeline:
     interval: int
     lines: pl.DataFrame
     gaps: Sequence[Gap]
+
+    @property
+    def merged(self) -> bool:
+        """Whether rows stand for several printed lines."""
+        return as_float(self.lines["lines"].max(), 1.0) > 1
 
     @property
     def span_s(self) -> float:
@@ -247,9 +256,12 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     printed = data.session.config.arg("decode_log_interval")
     if isinstance(printed, int) and 0 < printed <= MAX_INTERVAL:
         return printed
-    decode = rows.filter((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).select(
+    lines = pl.col("lines").fill_null(1)
+    decode = rows.filter(
+        (pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0) & (lines > 0)
+    ).select(
         tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
-        per_step=pl.col("running_req") * pl.col("accept_len").fill_null(1.0),
+        per_step=pl.col("running_req") * pl.col("accept_len").fill_null(1.0) * lines,
     )
     if decode.height < 20:
         return DEFAULT_INTERVAL
@@ -306,7 +318,7 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
 
 
 def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
-    """Add `row`, `decode`, `prefill`, `cut`, `continued`, `own_token` and `running`."""
+    """Add `row`, `spacing_s`, the phase's flags, `cut`, `continued`, `own_token`, `running`."""
     config = data.session.config
     chunk = config.chunked_prefill_size
     page = config.arg("page_size")
@@ -320,6 +332,7 @@ def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
     )
     lines = lines.with_columns(
         row=pl.int_range(pl.len()),
+        spacing_s=pl.coalesce("quiet_s", pl.col("t").diff()),
         lines=pl.col("lines").fill_null(1),
         decode=pl.col("phase") == "decode",
         prefill=prefill,
@@ -337,24 +350,26 @@ def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
 
 def _gaps(lines: pl.DataFrame) -> list[Gap]:
     """Return the silences of a rank; a shorter one counts if it was idle for certain."""
-    spacing = lines["t"].diff()
-    usual = spacing.median()
-    limit = max(GAP_S, min(GAP_SPACINGS * as_float(usual, 0.0), LONG_GAP_S))
+    usual = as_float(lines["spacing_s"].median(), 0.0)
+    limit = max(GAP_S, min(GAP_SPACINGS * usual, LONG_GAP_S))
     waiting = pl.sum_horizontal(
         pl.col("prealloc_req", "transfer_req", "retracted_req").fill_null(0)
     )
     silent = lines.with_columns(
-        spacing=spacing,
         t_before=pl.col("t").shift(1),
         running_before=pl.col("running").shift(1),
         queue_before=pl.col("queue_req").shift(1).fill_null(0),
         waiting_before=waiting.shift(1),
-    ).filter(pl.col("spacing") > GAP_S)
+    ).filter(
+        pl.col("spacing_s") > GAP_S,
+        # Of a grid, only where the line before the silence was kept, too.
+        pl.col("t") - pl.col("t_before") < pl.col("spacing_s") + _STAMP_S,
+    )
     starts_empty = pl.col("prefill") & (pl.col("running_req") == 0) & ~pl.col("continued")
     nothing_left = (pl.col("running_before") == 0) & (pl.col("waiting_before") == 0)
     silent = silent.with_columns(
         idle=(pl.col("queue_before") == 0) & (starts_empty | nothing_left).fill_null(False)
-    ).filter((pl.col("spacing") > limit) | pl.col("idle"))
+    ).filter((pl.col("spacing_s") > limit) | pl.col("idle"))
     return [
         Gap(*values)
         for values in silent.select(

@@ -93,6 +93,16 @@ def test_a_decode_line_keeps_what_was_prefilled_since_the_one_before():
     assert told(thin.thin(fine, 4)) == told(thin.thin(batch(rows), 4)) == wide
 
 
+def test_the_lines_around_the_longest_silence_of_a_cell_stay():
+    rows = [(s, "decode", 0.5, 1, 4, 10.0, 0) for s in (0, 1, 30, 31, 47, 48, 70, 71)]
+    kept = thin.thin(batch(rows), 64)
+    # Line 1 stands for all extremes; 29 s are longer than 16; line 6 ends the first cell, and
+    # is the line before the second one's silence of 22 s.
+    assert kept["line_no"].to_list() == [1, 2, 3, 6, 7, 8]
+    assert kept["quiet_s"].to_list() == [None, 1, 29, 1, 22, 1]
+    assert kept["lines"].to_list() == [0, 0, 0, 6, 0, 2]
+
+
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 40),

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import polars as pl
 
 from loganalyze import derive, timeline
+from loganalyze.episodes import within
 from loganalyze.model import (
     Check,
     CheckStatus,
@@ -276,26 +277,45 @@ def _cost(primary: Finding, data: SessionData) -> str:
         return ""
     if primary.code == "CRS001":
         return _lost(data, held[0][0]) if primary.severity == Severity.CRITICAL else ""
-    rank = derive.rank_text()
-    inside = pl.any_horizontal(
-        pl.col("time").is_between(a, b)
-        & ((rank == r) | rank.str.starts_with(f"{r} ") if r else pl.lit(True))
-        for a, b, r in held
-    )
-    batch = data.batch.filter(~pl.col("duplicate"), inside)
-    to_next = pl.col("time").diff().shift(-1).over("source", "dp_rank").dt.total_milliseconds()
+    batch = data.batch.filter(_inside(data.batch, held), ~pl.col("duplicate"))
     queue = batch.filter(pl.col("queue_req").is_not_null()).select(
-        waited=pl.col("queue_req") * to_next.clip(0, 1_000 * GAP_S) / 1_000
+        waited=pl.col("queue_req") * _lasted().over("source", "dp_rank")
     )
     waited = as_float(queue["waited"].sum(), 0.0)
     real = ~pl.col("duplicate") & ~pl.col("debug").fill_null(False)
-    retracted = data.event.filter(real & inside & (pl.col("kind") == "retract"))
+    retracted = data.event.filter(_inside(data.event, held), real & (pl.col("kind") == "retract"))
     admitted = as_float(batch["new_seq"].sum(), 0.0)
     admitted -= as_float(retracted["num_retracted_reqs"].sum(), 0.0)
     seconds = sum((b - a).total_seconds() for a, b, _ in held)
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
         return ""
     return f"it cost each request about {duration(waited / admitted)} of waiting"
+
+
+def _inside(
+    rows: pl.DataFrame, held: Sequence[tuple[datetime, datetime, str | None]]
+) -> pl.Series:
+    """Return which rows lie in an episode: in its time, and of its rank where it has one."""
+    ranks = rows.select(derive.rank_text()).to_series()
+    inside = pl.repeat(False, rows.height, dtype=pl.Boolean, eager=True)
+    for rank in {r for _, _, r in held}:
+        spans = [(a, b) for a, b, r in held if r == rank]
+        in_time = within(rows["time"], spans)
+        if rank is not None:
+            in_time &= (ranks == rank) | ranks.str.starts_with(f"{rank} ")
+        inside |= in_time
+    return inside
+
+
+def _lasted() -> pl.Expr:
+    """Return for how long the state that a line prints held, in seconds; null for the last.
+
+    To the next line, but not through a silence: at most `GAP_S` a line that the next row that
+    stands for some stands for.
+    """
+    to_next = pl.col("time").diff().shift(-1).dt.total_milliseconds() / 1_000
+    printed = pl.when(pl.col("lines") > 0).then("lines").backward_fill().shift(-1)
+    return to_next.clip(0, GAP_S * printed.fill_null(1))
 
 
 def _lost(data: SessionData, died: datetime) -> str:
@@ -338,11 +358,11 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
         if any(o.finding and o.code in _PASSING for o in own):
             continue
         to_next = pl.col("time").diff().shift(-1).dt.total_milliseconds().clip(0) / 1_000
+        by_rank = ("source", "dp_rank")
         waiting = pl.col("queue_req") > 0
         waits = (
             data.batch.filter(~pl.col("duplicate").fill_null(False))
-            .with_columns(_s=to_next.over("source", "dp_rank"))
-            .with_columns(_held=pl.col("_s").clip(upper_bound=GAP_S))
+            .with_columns(_s=to_next.over(by_rank), _held=_lasted().over(by_rank))
             .group_by("dp_rank")
             .agg(
                 share=pl.col("_held").filter(waiting).sum() / pl.col("_s").sum(),

@@ -240,7 +240,11 @@ def others_busy(case: Case, rank: Rank, start: float, end: float) -> bool:
             continue
         t = other.lines["t"]
         inside = int(t.search_sorted(end - 2)) - int(t.search_sorted(start + 2))
-        if inside > 0:
+        # A rank whose lines were merged printed some, but where its own silence was kept.
+        merged = other.timeline.merged and not any(
+            gap.start_s <= start + 2 and gap.end_s >= end - 2 for gap in other.gaps
+        )
+        if inside > 0 or merged:
             return True
     return False
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 import polars as pl
 
-from loganalyze.episodes import at_least, joined, spans
+from loganalyze.episodes import at_least, joined, spans, within
 from loganalyze.model import Action, Episode, Finding, Severity
 from loganalyze.rules.flags import release_key
 from loganalyze.rules.held import (
@@ -124,9 +124,7 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
     # The rank that requests wait for is the one to name, however full another is.
     busiest = max(means, key=lambda m: (round(m[2]), m[0]))
     emptiest = min((m for m in means if m is not busiest), key=lambda m: (m[0], m[2]))
-    inside = grid.filter(
-        pl.any_horizontal(pl.col("cell").is_between(a, b - 1) for a, b in found_spans)
-    )
+    inside = grid.filter(within(grid["cell"], [(a, b - 1) for a, b in found_spans]))
     lost = as_float(inside["lost"].mean(), 0.0)
     name = busiest[1].rank.label or "one rank"
     return Finding(
@@ -239,7 +237,7 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("no rank was idle for a minute while others had more than one request")
     one = [Held(rank, found)]
-    empty = grid.filter(pl.any_horizontal(pl.col("cell").is_between(a, b - 1) for a, b in found))
+    empty = grid.filter(within(grid["cell"], [(a, b - 1) for a, b in found]))
     return Finding(
         summary=f"{as_float(empty['idle'].mean(), 0.0):.1f} of {len(case.ranks)} DP ranks had "
         f"nothing to run while others had several requests {spell(case, one)}",

@@ -6,6 +6,7 @@ import pytest
 from synth import START, capacity, outcomes, sessions, text
 from synth import decode as decode_lines
 
+import loganalyze
 from loganalyze import rules
 from loganalyze.rules.planted import Writer
 
@@ -108,3 +109,34 @@ def test_a_log_of_retractions_alone_says_what_it_is():
     assert (
         "another node than the first, whose log, with TP0 to TP8, has the statistics" in headline
     )
+
+
+def two_ranks(silent_s):
+    """Return four hours of two DP ranks, a line each 4 s, with a silence of both in the third."""
+    n, at_row = 3600, 2500
+    usage = [0.3 + 0.2 * ((i // 7) % 5) / 5 for i in range(n)]
+    usage[at_row - 1], usage[at_row] = 0.500, 0.504  # 40 steps of 10 requests, in 100,000 tokens
+    rate = [100.0 + i % 11 for i in range(n)]
+    rate[at_row] = 400 / max(silent_s, 4)
+    lines = []
+    for rank in (0, 1):
+        made = decode_lines(every_s=4, usage=usage, rate=rate, rank=f" DP{rank} TP{rank}")
+        later = decode_lines(
+            every_s=4, start_s=silent_s, usage=usage, rate=rate, rank=f" DP{rank} TP{rank}"
+        )
+        lines.append(made[:at_row] + later[at_row:])
+    return [capacity(), *(line for pair in zip(*lines, strict=True) for line in pair)]
+
+
+def test_the_time_between_rows_of_a_reduced_log_is_no_silence(tmp_path, monkeypatch):
+    def hang(silent_s):
+        path = tmp_path / "server.log"
+        path.write_text(text(two_ranks(silent_s)))
+        found = [f for f in loganalyze.analyze(path).findings if f.code == "HNG001"]
+        return [(e.start, e.end) for f in found for e in f.episodes]
+
+    # Line 2,500 is printed at 9,996 s, the next one 4 s and the silence later.
+    real = [(START + timedelta(seconds=9_996), START + timedelta(seconds=10_300))]
+    assert (hang(0), hang(300)) == ([], real)
+    monkeypatch.setattr("loganalyze.store.MAX_ROWS", 300)  # merged to minutes
+    assert (hang(0), hang(300)) == ([], real)

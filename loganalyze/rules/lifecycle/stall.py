@@ -272,7 +272,7 @@ def _silent_end(case: Case, limits: Limits) -> _Tail | None:
     if not isinstance(end, datetime):
         return None
     seconds = (end - last["time"]).total_seconds()
-    spacing = max(as_float(rank.lines["t"].diff().median(), 0.0) for rank in ranks)
+    spacing = max(as_float(rank.lines["spacing_s"].median(), 0.0) for rank in ranks)
     if seconds < max(limits["report_s"], limits["spacings"] * spacing):
         return None
     waiting = sum(row["queue_req"] or 0 for row in rows)
