@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loganalyze.frames import Frames
 
 #: Batch rows held as printed: a day of one server. At most twice this many are in memory.
-MAX_ROWS = 250_000
+MAX_ROWS = 200_000
 
 #: Rows that are reduced at once; a cell that is cut between two parts stays two cells.
 _HANDY_ROWS = 40_000
@@ -89,14 +89,18 @@ class Store:
         return store
 
     def frames(self) -> dict[str, pl.DataFrame]:
-        """Return everything taken, each frame in the order in which it came."""
+        """Hand over everything taken, each frame in the order in which it came.
+
+        The store is empty then: what is made of the rows needs the room.
+        """
         if self._level >= 0:
             step = thin.STEPS[self._level]
             self.notes.append(
                 f"statistics lines were merged to one per {step} s of each rank and phase; "
                 "extremes were kept"
             )
-        return {name: pl.concat(parts) for name, parts in self._parts.items()}
+        parts, self._parts = self._parts, {}
+        return {name: pl.concat(rows) for name, rows in parts.items()}
 
     def _handy_parts(self) -> Iterator[pl.DataFrame]:
         """Yield the batch rows in parts of a size that is reduced in little memory."""

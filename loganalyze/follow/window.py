@@ -74,7 +74,7 @@ class Window(Store):
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """Return what is held and may be seen, sources in their order, lines in theirs."""
-        out = super().frames() if self._parts else {}
+        out = {name: pl.concat(parts) for name, parts in self._parts.items()}
         for frames in self.pending.values():
             for name in ("batch", "event", "startup", "request"):
                 rows = getattr(frames, name)
