@@ -11,14 +11,24 @@ import polars as pl
 
 from loganalyze.episodes import between, point
 from loganalyze.model import Action, Episode, Finding, Severity
-from loganalyze.rules.held import act, event_text, need_stamps, others_busy, shown
+from loganalyze.rules.held import (
+    act,
+    event_text,
+    need_stamps,
+    others_busy,
+    shown,
+    spells_of,
+)
 from loganalyze.rules.lifecycle.remedies import see_the_ranks
+from loganalyze.rules.lifecycle.unanswered import unanswered, while_computing
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import Gap, as_float
 
 #: Ranks print in any order: a line of the same second may stand a few lines earlier.
 _NEAR = 20
+#: Messages so far apart tell of two hangs.
+_JOIN_S = 600.0
 
 
 @rule(
@@ -30,7 +40,7 @@ _NEAR = 20
         "report_s": Limit(30.0, "s", "shortest silence"),
         "spacings": Limit(8.0, "x", "and this many times the usual spacing of lines"),
     },
-    after=("PDD002",),
+    after=("PDD002", "PRE001", "PRE003"),
 )
 def stall(case: Case, limits: Limits) -> Finding | Clear:
     """The server printed nothing for a while although requests were running.
@@ -39,6 +49,8 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         A silence of `report_s` and `spacings` times the usual spacing, with running or waiting
         requests before it and no sign of idleness after it; at the end of the log one in which
         only access lines follow although requests waited; or a watchdog or health-check message.
+        Health checks that fail while batches go on are told apart: the server computes, and its
+        answers are late.
     Why it is slow:
         No forward pass was logged: a hang of a rank or a link, a long host operation, a paused
         process, or kernels that were compiled.
@@ -57,12 +69,15 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
     said = case.data.event.filter(
         pl.col("kind").is_in(["watchdog_timeout", "health_check_failed"])
         & ~pl.col("duplicate").fill_null(False)
-    )
-    if case.signals.session.role == "prefill":
+    ).sort("line_no")
+    late = while_computing(case, said.filter(pl.col("kind") == "health_check_failed"))
+    said = said.join(late.select("source", "line_no"), on=["source", "line_no"], how="anti")
+    quiet = case.signals.session.role == "prefill"
+    if quiet and not said.height and not late.height:
         raise NotApplicable("a PD prefill server prints nothing when decode servers do the work")
     found = [
         (rank, gap)
-        for rank in case.ranks
+        for rank in (() if quiet else case.ranks)
         for gap in rank.gaps
         if gap.busy
         and not gap.idle
@@ -78,7 +93,9 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
             if _was_felt(rank, gap) or _was_compiling(case, rank, gap)
         ],
     )
-    tail = _silent_end(case, limits)
+    tail = None if quiet else _silent_end(case, limits)
+    if late.height and not found and not said.height and (tail is None or not tail.owed):
+        return unanswered(case, late)
     if silences and not found and not said.height and tail is None:
         return Clear(
             f"stamps {duration(max(gap.duration_s for _, gap in silences))} apart, but the "
@@ -98,11 +115,11 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
     if found:
         one = _silence(case, found)
     elif said.height:
-        one = _reported(case, said.row(0, named=True))
+        one = _reported(case, said)
     elif tail is not None:
         one = _endless(case, tail)
     messages = [
-        shown("event", event_text(row), "", (row["source"], row["line_no"]))
+        shown("event", _words(row), "", (row["source"], row["line_no"]))
         for row in said.head(3).iter_rows(named=True)
     ]
     if said.height:
@@ -225,12 +242,21 @@ def _went_on(rank: Rank, row: int) -> bool:
     return bool(same and 0.5 * step <= grown <= 1.5 * step + 1)
 
 
-def _reported(case: Case, row: dict[str, Any]) -> Finding:
+def _words(row: dict[str, Any]) -> str:
+    """Return a message of a hang; that of a health check stores no text of its own."""
+    return "Health check failed" if row["kind"] == "health_check_failed" else event_text(row)
+
+
+def _reported(case: Case, said: pl.DataFrame) -> Finding:
     """Say a hang that shows in no silence, but in the server's own words."""
-    episodes, silent = _silent_before(case, row)
-    summary = f"The server reports that it hangs: {event_text(row)}"
+    first = said.row(0, named=True)
+    (one, *_), silent = _silent_before(case, first)
+    episodes = [one, *spells_of(said, _JOIN_S)[1:]]
+    summary = f"The server reports that it hangs: {_words(first)}"
     if silent >= 1:
         summary += f", {duration(silent)} after its last statistics line"
+    if len(episodes) > 1:
+        summary += f"; {len(episodes)} times"
     return Finding(summary=summary, episodes=episodes, actions=see_the_ranks(case, {}))
 
 
