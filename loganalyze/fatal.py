@@ -53,8 +53,10 @@ _TEXTS: Mapping[str, str] = {
     r"|out of memory.*Capture \w+ graph failed",
     "gpu_memory": r"OutOfMemoryError|out of memory",
     "leak": r"(?:memory|pool) leak detected|Mem Leak Detected",
+    "port_taken": r"[Aa]ddress already in use|EADDRINUSE",
+    "rendezvous": r"DistStoreError|DistNetworkError|clients joined",
     "collective": r"Watchdog caught collective|taking the entire process down|NCCL error"
-    r"|DistBackendError|nccl(?:Remote|System|Internal)Error",
+    r"|DistBackendError|nccl(?:Remote|System|Internal)Error|gloo/transport",
     "gpu_error": r"illegal memory access|device-side assert|misaligned address"
     r"|unspecified launch failure|(?:CUDA|Cuda|HIP) error|AcceleratorError|ECC error"
     r"|no kernel image|GPU error \(Xid\)",

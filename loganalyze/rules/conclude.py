@@ -112,6 +112,8 @@ _APART_SHARE = 0.1
 
 #: Requests that wait for this share of a rank's time need a cause ...
 _WAITS_SHARE = 0.5
+#: ... on a PD decode server from so many on: a few are always being preallocated ...
+_BACKLOG = 5
 #: ... of which this one passes by itself.
 _PASSING = frozenset({"ADM003"})
 
@@ -253,6 +255,9 @@ def conclude(
 
 def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
     """Name the first cause as severe as the primary that held at another time or session."""
+    deaths = [one.session for one in causes if one.code == primary.code == "CRS001"]
+    if len(deaths) > 2:
+        return f"it died {len(deaths)} times, in sessions {', '.join(map(str, sorted(deaths)))}"
     for one in causes[1:]:
         if one.severity != primary.severity:
             continue
@@ -359,14 +364,18 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
             continue
         to_next = pl.col("time").diff().shift(-1).dt.total_milliseconds().clip(0) / 1_000
         by_rank = ("source", "dp_rank")
-        waiting = pl.col("queue_req") > 0
+        queue = pl.col("queue_req")
+        if data.session.role == "decode":  # whose requests wait for preallocation
+            before = pl.col("prealloc_req").fill_null(0)
+            queue = queue + pl.when(before >= _BACKLOG).then(before).otherwise(0)
+        waiting = queue > 0
         waits = (
             data.batch.filter(~pl.col("duplicate").fill_null(False))
             .with_columns(_s=to_next.over(by_rank), _held=_lasted().over(by_rank))
             .group_by("dp_rank")
             .agg(
                 share=pl.col("_held").filter(waiting).sum() / pl.col("_s").sum(),
-                queue=(pl.col("queue_req") * pl.col("_held")).sum() / pl.col("_s").sum(),
+                queue=(queue * pl.col("_held")).sum() / pl.col("_s").sum(),
                 usage=pl.col("kv_usage").mean(),
             )
             .filter((pl.col("share") >= _WAITS_SHARE) & (pl.col("queue") >= 1))

@@ -118,20 +118,17 @@ def all_episodes(found: Sequence[Held]) -> list[Episode]:
     return [episode for _, episode in sorted(rows, key=lambda row: row[0])]
 
 
-def seconds(found: Sequence[Held]) -> float:
-    """Return the time in which the condition held on any rank."""
-    if not found:
-        return 0.0
+def _anywhere(found: Sequence[Held]) -> pl.Series:
+    """Return the cells in which the condition held on any rank."""
     height = max(held.mask.len() for held in found)
     masks = [held.mask.extend_constant(False, height - held.mask.len()) for held in found]
-    return (
-        float(
-            pl.DataFrame({str(i): m for i, m in enumerate(masks)})
-            .select(pl.any_horizontal(pl.all()).sum())
-            .item()
-        )
-        * found[0].rank.step_s
-    )
+    frame = pl.DataFrame({str(i): m for i, m in enumerate(masks)})
+    return frame.select(pl.any_horizontal(pl.all())).to_series()
+
+
+def seconds(found: Sequence[Held]) -> float:
+    """Return the time in which the condition held on any rank."""
+    return float(_anywhere(found).sum()) * found[0].rank.step_s if found else 0.0
 
 
 def spell(
@@ -161,7 +158,8 @@ def spell(
         )
     total = seconds(found)
     share = total / max(case.signals.span_s, total, 1.0)
-    pieces = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
+    spells = len(eps.spans(_anywhere(found)))  # those of several ranks at one time are one
+    pieces = f" in {spells} spells" if spells > 1 else ""
     whole = f"session {case.data.session.id}" if len(case.sessions) > 1 else "the log"
     return f"for {duration(total)} ({share:.0%} of {whole}){pieces}{clock}{ranks}"
 
@@ -334,9 +332,24 @@ def config_line(case: Case, line: int | None) -> tuple[str | None, int | None]:
     return (case.signals.session.source, line) if line is not None else (None, None)
 
 
+#: What the events say whose lines hold nothing else.
+_SAID = {
+    "sigquit": "SIGQUIT from a child that died",
+    "health_check_failed": "Health check failed",
+    "kv_oom": "the KV pool had no room for a batch",
+    "traceback": "a traceback",
+    "retract": "requests thrown back, the KV pool was full",
+    "exit_code": "a process ended",
+    "transfer_failed": "a KV transfer failed",
+    "flush_refused": "Cache not flushed",
+    "ready": "The server is ready",
+}
+
+
 def event_text(row: Mapping[str, Any]) -> str:
     """Return what an event's line says, with the exit code it may name."""
-    said = str(row["message"] or row["error"] or row["kind"]).strip()
+    kind = row["kind"]
+    said = str(row["message"] or row["error"] or _SAID.get(kind, kind)).strip()
     return said if row["exit_code"] is None else f"{said}, exit code {row['exit_code']}"
 
 

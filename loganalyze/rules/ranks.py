@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import polars as pl
 
+from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import at_least, joined, spans, within
 from loganalyze.model import Action, Episode, Finding, Severity
 from loganalyze.rules.flags import release_key
@@ -71,8 +72,9 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         Usage of the DP ranks apart by more than `usage`, or running requests spread by more than
         `spread`, with requests waiting on some ranks and not on others.
     Why it is slow:
-        A request waits on the rank it was given to. All ranks step together, so the others lose
-        time with small batches: the lost share is 1 - mean / maximum of running requests.
+        A request waits on the rank it was given to. Ranks of DP attention step together, so the
+        others lose time with small batches: the lost share is 1 - mean / maximum of running
+        requests. Replicas of plain data parallelism do not wait for each other.
     Not this rule:
         All ranks full (KV001).
     What to do:
@@ -157,13 +159,19 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
                 "time-weighted mean",
                 0,
             ),
-            shown(
-                "decode capacity lost",
-                lost,
-                "fraction",
-                (None, None),
-                "1 - mean / maximum of running requests over ranks",
-                3,
+            *(
+                [
+                    shown(
+                        "decode capacity lost",
+                        lost,
+                        "fraction",
+                        (None, None),
+                        "1 - mean / maximum of running requests over ranks",
+                        3,
+                    )
+                ]
+                if sharing_ranks(case.data) > 1
+                else []
             ),
         ],
         actions=_balance(case),

@@ -73,7 +73,9 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
     reasons = _counted(rows, pl.col("message").fill_null("another reason"))
     first = rows.row(0, named=True)
     n = f"{rows.height:,} request" + "s" * (rows.height != 1)
-    why = ", ".join(f"{reason} {count}" for reason, count in reasons[:3])
+    why = ", ".join(
+        reason if len(reasons) == 1 else f"{reason} ({count:,})" for reason, count in reasons[:3]
+    )
     since = f" from {first['time']:%H:%M:%S}" if first["time"] else ""
     episodes = spells_of(rows, _JOIN_S)
     spells = f" in {len(episodes)} spells" if len(episodes) > 1 else ""

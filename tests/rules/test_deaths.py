@@ -102,6 +102,24 @@ ENDS = {
         "its scheduler hit an exception",
         "Read the traceback",
     ),
+    "an address that is taken": (
+        "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): "
+        "address already in use",
+        "taken by another process",
+        "ss -ltnp",
+    ),
+    "nodes that did not come": (
+        f"{TRACE}\ntorch.distributed.DistStoreError: Timed out after 601 seconds waiting for "
+        "clients. 8/16 clients joined.",
+        "did not find each other",
+        "--node-rank",
+    ),
+    "a node that went away": (
+        f"{TRACE}\nRuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection "
+        "closed by peer [10.0.0.2]:33412",
+        "could not communicate",
+        "py-spy dump",
+    ),
     "a leak check": (
         f"{TRACE}\nValueError: token_to_kv_pool_allocator memory leak detected! size=3",
         "a leak",
@@ -131,6 +149,20 @@ def test_a_death_is_recognised_and_named(name):
         assert (first.flag, first.proposed) == advice
     else:
         assert advice in first.text
+
+
+def test_a_server_that_dies_again_and_again_says_how_often():
+    log = "".join(served() for _ in range(4))  # no word of why, and the last one lives
+    data = sessions(log)
+    verdict = rules.conclude(rules.run(data), data)
+    assert verdict.primary == "CRS001"
+    assert verdict.headline.endswith("; it died 3 times, in sessions 1, 2, 3.")
+
+
+def test_a_death_without_a_stamp_came_after_the_last_one():
+    """Torch's line has a clock without a date: 60 lines from 09:00:00 on are what is known."""
+    summary = outcomes(served(ENDS["torch's watchdog"][0]))["CRS001"].finding.summary
+    assert summary.startswith("The server died after 09:0")
 
 
 @pytest.mark.parametrize("name", ENDS)

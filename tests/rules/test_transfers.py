@@ -23,7 +23,7 @@ def test_a_log_of_nothing_else_counts_requests_and_not_lines():
     ]
     found = outcomes(text(lines))["PDT001"].finding
     assert found.summary == (
-        "The KV transfer of 3 requests failed from 09:00:00: timed out 2, aborted 1"
+        "The KV transfer of 3 requests failed from 09:00:00: timed out (2), aborted (1)"
     )
     assert [(e.label, e.value, e.line_no) for e in found.evidence] == [
         ("requests whose transfer failed", 3, 1),
@@ -69,7 +69,7 @@ def test_a_server_that_goes_on_did_not_die_of_the_traceback_before():
     assert data[0].session.ended_by == "end_of_log"
     found = next(o.finding for o in outs if o.code == "PDT001")
     assert found.summary == (
-        "The KV transfer of 2 requests failed: the two sides differ in TP size 2"
+        "The KV transfer of 2 requests failed: the two sides differ in TP size"
     )
     assert [e.line_no for e in found.evidence] == [7, 7]
     assert "the same --tp-size" in found.actions[0].text

@@ -204,6 +204,18 @@ def test_the_arguments_tell_the_cap_of_a_rank_where_no_capacity_line_does():
     assert shown["running cap"].line_no == 1
 
 
+def test_one_spell_of_all_ranks_is_one():
+    lines = [args(dp_size=4, enable_dp_attention=True), size(400_000, 16)]
+    for i in range(120):
+        for rank in range(4):
+            fields = plain(400_000, 60_000 + 16 * i)
+            lines.append(decode(60 + i, 16, fields, 480, 2, rank=f"DP{rank} TP{rank}"))
+    found, _ = judged(lines)
+    assert len(found["RUN001"].episodes) == 4
+    assert "spells" not in found["RUN001"].summary
+    assert "2 waiting per rank" in found["RUN001"].summary
+
+
 def test_a_pd_decode_server_at_its_cap_waits_in_preallocation():
     lines = [args(disaggregation_mode="decode"), size(4_000_000, 128)]
     for i in range(120):
@@ -583,6 +595,34 @@ def test_a_transfer_queue_that_requests_pass_quickly_is_no_backlog():
     few, short = judged(lines[:12])
     assert "PDD002" not in few
     assert short.status == "undetermined"
+
+
+def test_transfers_that_never_end_keep_the_slots_of_those_who_wait():
+    """63 transfers and 1 running are the 64 requests that the cap allows; KV is free."""
+    lines = [args(disaggregation_mode="decode"), size(900_000, 64)]
+    for i in range(40):
+        lines.append(decode(60 + i, 40 - i, pd_fields(900_000, 200_000, 0, 1 + i), 1400))
+    for i in range(200):
+        lines.append(decode(100 + i, 1, pd_fields(900_000, 33_000, 50, 63), 38))
+    found, verdict = judged(lines)
+    assert verdict.primary == "PDD002"
+    late = found["PDD002"].summary
+    assert "more wait for preallocation at usage 0.0" in late
+    assert late.endswith(": they hold the 64 request slots")
+    assert "its transfers never end" in found["PDD002"].actions[1].text
+    assert "DRN001" not in found  # nothing drains while requests wait for their KV
+
+
+def test_requests_that_wait_for_preallocation_with_room_need_a_cause():
+    """Neither KV nor the link nor the cap: why is not in the log, and it is not healthy."""
+    lines = [args(disaggregation_mode="decode"), size(900_000, 256)]
+    lines += [decode(60 + i, 6, pd_fields(900_000, 33_000, 50, 0), 200) for i in range(200)]
+    _, verdict = judged(lines)
+    assert verdict.status == "undetermined"
+    assert "why requests wait: 50 on average at usage 0.04" in verdict.headline
+    few = [args(disaggregation_mode="decode"), size(900_000, 256)]
+    few += [decode(60 + i, 6, pd_fields(900_000, 33_000, 4, 0), 200) for i in range(200)]
+    assert judged(few)[1].status == "healthy"
 
 
 @pytest.mark.parametrize(("prealloc", "transfer"), [(30, 0), (0, 30)])

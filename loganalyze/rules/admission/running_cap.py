@@ -126,6 +126,7 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     summary = (
         f"Running requests stand at their cap of {cap}{' (inferred)' if inferred else ''} "
         f"{spell(case, found, waiting(case, printed=True) > 0)}: {queue:.0f} waiting"
+        f"{' per rank' if len(found) > 1 else ''}"
     )
     if usage is not None:
         summary += f", KV usage {usage:.2f}"

@@ -87,7 +87,7 @@ def low_accept_length(case: Case, limits: Limits) -> Finding | Clear:
     actions += act(case, "Compare with speculative decoding off at this load")
     return Finding(
         summary=f"Few drafted tokens are accepted {spell(case, found)}: accept length "
-        f"{now:.2f}, early {early:.2f}",
+        f"{now:.2f}, at first {early:.2f}",
         episodes=all_episodes(found),
         evidence=[
             shown(
@@ -99,7 +99,7 @@ def low_accept_length(case: Case, limits: Limits) -> Finding | Clear:
                 2,
             ),
             shown(
-                "accept length, early",
+                "accept length at first",
                 early,
                 "tokens",
                 (None, None),

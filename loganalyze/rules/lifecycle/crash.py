@@ -77,7 +77,9 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
         if isinstance(back, datetime) and isinstance(start, datetime)
         else None
     )
-    summary = f"The server died{f' at {start:%H:%M:%S}' if start else ''}: {why}"
+    # Where no word of the death carries a stamp, only the last one before it is known.
+    at = "at" if times.len() or not died_of.height else "after"
+    summary = f"The server died{f' {at} {start:%H:%M:%S}' if start else ''}: {why}"
     if following:
         summary += (
             "; it was started "
@@ -96,7 +98,7 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
         summary=summary,
         episodes=[Episode(start, end, line, max(line, last_line), None, session.source)],
         evidence=evidence,
-        actions=after_crash(case, *(named or ("child", None))),
+        actions=after_crash(case, *(named or ("unsaid", None))),
         # Without a word of a failure it may have been a restart by hand.
         severity=Severity.CRITICAL if died_of.height else Severity.WARNING,
         confidence="high" if died_of.height else "medium",
@@ -128,6 +130,8 @@ _CAUSES = {
     "graph_memory": "out of GPU memory while its graphs were captured",
     "gpu_memory": "out of GPU memory",
     "leak": "SGLang's own check found KV that nobody holds (a leak)",
+    "port_taken": "the address it was to listen on is taken by another process",
+    "rendezvous": "its nodes or ranks did not find each other at the start",
     "collective": "the ranks could not communicate: one of them, or a link, hung or failed",
     "gpu_error": "a GPU error",
     "hang": "the watchdog saw no forward pass in time",

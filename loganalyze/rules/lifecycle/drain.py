@@ -25,8 +25,9 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
     """The last requests of a job finish and no new ones come.
 
     What it flags:
-        At the end of the log or before an idle time: no queue, no prefill, and running requests
-        that only fall, over at least `lines` decode lines.
+        At the end of the log or before an idle time: no queue (on a PD decode server none before
+        or in transfer either), no prefill, and running requests that only fall, over at least
+        `lines` decode lines.
     Why it is slow:
         Nothing is slow: throughput falls with the number of requests, not with the server.
     Not this rule:
@@ -75,6 +76,8 @@ def _drain_start(rank: Rank, end: int) -> int:
     steady = (
         pl.col("decode")
         & (pl.col("queue_req") == 0)
+        & ~(pl.col("prealloc_req") > 0).fill_null(False)
+        & ~(pl.col("transfer_req") > 0).fill_null(False)
         & (pl.col("running_req") <= pl.col("running_req").shift(1).fill_null(1 << 40))
         & ~pl.col("after_gap").fill_null(False)
     ).fill_null(False)

@@ -42,6 +42,14 @@ def after_crash(case: Case, cause: str, row: dict[str, Any] | None) -> list[Acti
             "segfault": "Upgrade, or report it with the native stack (the core file, or the lines "
             "after this one)",
             "aborted": "Read the lines around the first event: C++ prints the cause after what():",
+            "port_taken": "See what listens there (`ss -ltnp`): often the server before this one, "
+            "which still shuts down or hangs; end it, or give another port",
+            "rendezvous": "See that every node was started, with the same --dist-init-addr and "
+            "--nnodes and its own --node-rank, and that this address can be reached from all "
+            "(firewall, GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
+            "unsaid": "Ask who ended it, for its last lines do not say: the container's exit code "
+            "and last state (`kubectl describe pod`: OOMKilled, a liveness probe that failed), "
+            "`dmesg | grep -i oom`, the job scheduler",
             "child": "Look for the child's own last lines, in the logs of all ranks and nodes",
         }.get(cause, "Read the traceback around the first event; upgrade, or report it"),
     )

@@ -119,7 +119,7 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
     elif tail is not None:
         one = _endless(case, tail)
     messages = [
-        shown("event", _words(row), "", (row["source"], row["line_no"]))
+        shown("event", event_text(row), "", (row["source"], row["line_no"]))
         for row in said.head(3).iter_rows(named=True)
     ]
     if said.height:
@@ -242,17 +242,12 @@ def _went_on(rank: Rank, row: int) -> bool:
     return bool(same and 0.5 * step <= grown <= 1.5 * step + 1)
 
 
-def _words(row: dict[str, Any]) -> str:
-    """Return a message of a hang; that of a health check stores no text of its own."""
-    return "Health check failed" if row["kind"] == "health_check_failed" else event_text(row)
-
-
 def _reported(case: Case, said: pl.DataFrame) -> Finding:
     """Say a hang that shows in no silence, but in the server's own words."""
     first = said.row(0, named=True)
     (one, *_), silent = _silent_before(case, first)
     episodes = [one, *spells_of(said, _JOIN_S)[1:]]
-    summary = f"The server reports that it hangs: {_words(first)}"
+    summary = f"The server reports that it hangs: {event_text(first)}"
     if silent >= 1:
         summary += f", {duration(silent)} after its last statistics line"
     if len(episodes) > 1:

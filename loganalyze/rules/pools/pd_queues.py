@@ -7,6 +7,7 @@ import polars as pl
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import (
+    Held,
     act,
     all_episodes,
     confidence,
@@ -149,6 +150,9 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
             "share of a decode server's requests that are in its transfer queue, from which "
             "their KV arrives late",
         ),
+        "usage": Limit(
+            0.6, "fraction", "usage, preallocated included, below which nobody lacks KV room"
+        ),
         "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
         "window_s": Limit(15.0, "s", "window"),
         "report_s": Limit(20.0, "s", "shortest spell"),
@@ -162,8 +166,8 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         On a decode server at least `requests` in the transfer queue, and at least `waits` of
-        those that it holds, with (almost) none waiting for preallocation; on a prefill server
-        requests in flight that rise together with usage.
+        those that it holds, with (almost) none waiting for preallocation, or with KV room for
+        those that do; on a prefill server requests in flight that rise together with usage.
     Why it is slow:
         A request decodes only when all its KV has arrived. #transfer-req counts requests from
         their preallocation on, so it holds those whose prefill is not done as well as those on
@@ -185,10 +189,13 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     def judge(rank: Rank) -> list[Span]:
         if role == "decode":
             held_here = pl.col("transfer") + pl.col("running").fill_null(0)
+            room = pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) < limits["usage"]
+            if rank.cap:
+                room = room & (pl.col("running") < near_cap(rank.cap))
             slow = (
                 (pl.col("transfer") >= limits["requests"])
                 & (pl.col("transfer") >= limits["waits"] * held_here)
-                & (pl.col("prealloc").fill_null(0) < 1)
+                & ((pl.col("prealloc").fill_null(0) < 1) | room)
             )
         else:
             back = rank.cells(120)
@@ -213,7 +220,7 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
         summary = (
             f"KV of requests arrives late {spell(case, found)}: {many} in the transfer queue, "
             f"waiting for their prefill or for the transfer, {worst.mean('running') or 0:.0f} "
-            "running, none waiting for KV room"
+            f"running, {_behind(worst)}"
         )
     else:
         summary = f"KV transfers pile up {spell(case, found)}: {many} requests in flight"
@@ -243,6 +250,15 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
                 if role == "decode"
                 else []
             ),
+            *(
+                act(
+                    case,
+                    "If #transfer-req never falls, its transfers never end and keep their "
+                    "slots: restart the decode server, and upgrade",
+                )
+                if role == "decode" and "slots" in summary
+                else []
+            ),
             *act(
                 case,
                 "Look at the link between prefill and decode servers: bandwidth, network cards, "
@@ -252,10 +268,23 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
         severity=severity(case, found),
         confidence="medium" if role == "decode" and level == "high" else level,
         competing="slow prefill servers: #transfer-req also counts requests that wait for them, "
-        "and this log cannot tell the two apart; or KV room on the decode server (PDD001)"
+        "and this log cannot tell the two apart"
         if role == "decode"
         else "decode servers that are slow to take KV (PDD001 on their logs)",
     )
+
+
+def _behind(held: Held) -> str:
+    """Say who waits behind the requests in the transfer queue, each of which has a slot."""
+    waiting = held.mean("prealloc") or 0.0
+    if waiting < 1:
+        return "none waiting for KV room"
+    more = f"{waiting:.0f} more wait for preallocation at usage {held.mean('usage') or 0:.2f}"
+    cap = held.rank.cap
+    taken = pl.col("transfer") + pl.col("running").fill_null(0)
+    if cap and as_float(held.cells.select((taken >= near_cap(cap)).mean()).item(), 0.0) > 0.5:
+        return f"{more}: they hold the {cap} request slots"
+    return more
 
 
 def _or_silent(rank: Rank, held: pl.Series) -> pl.Series:
