@@ -59,7 +59,8 @@ _TEXTS: Mapping[str, str] = {
     r"|DistBackendError|nccl(?:Remote|System|Internal)Error|gloo/transport",
     "gpu_error": r"illegal memory access|device-side assert|misaligned address"
     r"|unspecified launch failure|(?:CUDA|Cuda|HIP) error|AcceleratorError|ECC error"
-    r"|no kernel image|GPU error \(Xid\)",
+    r"|no kernel image|GPU error \(Xid\)|[Mm]emory access fault",
+    "gpus_taken": r"memory capacity is unbalanced",
 }
 
 #: Causes that SGLang's GPU memory fraction is to blame for, being too high.
@@ -72,6 +73,8 @@ UNNAMED = ("child", "aborted")
 _BY_SIGNAL = 128  # what shells and containers add to a signal's number
 _SIGNALS = {-6: "aborted", -9: "killed", -11: "segfault", -7: "segfault"}
 
+#: What the main process says of a scheduler that died while it started (0.5.10+).
+_TOLD_CODE = re.compile(r"scheduler died during initialization \(exit code: (-?[0-9]{1,5})\)")
 _CLASS = re.compile(
     r"^((?:\w{1,60}\.){0,6}\w{1,60}(?:Error|Exception|Interrupt|Exit))(?::|$)", re.M
 )
@@ -109,13 +112,15 @@ def cause(row: Mapping[str, object]) -> str:
     `child`.
     """
     kind, code = row["kind"], row["exit_code"]
+    said = ": ".join(str(row[c]) for c in _SAYS if row[c])
+    if code is None and (told := _TOLD_CODE.search(said)):
+        code = int(told[1])
     if isinstance(code, int) and code > _BY_SIGNAL:
         code = _BY_SIGNAL - code
     if kind == "watchdog_timeout":
         return "hang"
     if kind == "kv_oom":
         return "kv_pool"
-    said = ": ".join(str(row[c]) for c in _SAYS if row[c])
     named = cause_of_text(said)
     if named is not None:
         return named

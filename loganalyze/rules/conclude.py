@@ -91,11 +91,16 @@ _ROOM_LEFT = {
     "batch": "a batch job takes longer than it needs, because the server has room",
     None: "online users wait and batch jobs take longer, although the server has room",
 }
+_KV_LEFT = {
+    "online": "users wait in that queue although KV has room",
+    "batch": "a batch job takes longer than it needs, because KV has room",
+    None: "online users wait and batch jobs take longer, although KV has room",
+}
 _PROFILE_WORDS = {
     "KV001": _FULL_POOL,
     "KV002": _FULL_POOL,
-    "SWA001": _ROOM_LEFT,
-    "MAM001": _ROOM_LEFT,
+    "SWA001": _KV_LEFT,
+    "MAM001": _KV_LEFT,
     "ADM001": _ROOM_LEFT,
     "QUE001": _ROOM_LEFT,
 }
@@ -335,7 +340,7 @@ def _lost(data: SessionData, died: datetime) -> str:
     running, waiting = (int(as_float(last[c].sum(), 0.0)) for c in ("running_req", "queue_req"))
     if not running + waiting:
         return ""
-    return f"lost with it: {running} running and {waiting} waiting requests"
+    return f"lost with it: {running:,} running and {waiting:,} waiting requests"
 
 
 def _headline(
@@ -384,10 +389,12 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
         if waits.height and own:
             row = waits.row(-1, named=True)
             usage = f" at usage {row['usage']:.2f}" if row["usage"] is not None else ""
+            known = data.session.config.kv_capacity_tokens is not None
+            start = "" if known else ", with its start-up lines,"
             return (
                 f"Cannot tell from this log why requests wait: {row['queue']:.0f} on average"
                 f"{usage}, for {row['share']:.0%} of {own[0].length}; no rule finds the cause in "
-                "it. More of the log, with its start-up lines, may show it."
+                f"it. More of the log{start} may show it."
             )
     return ""
 

@@ -86,6 +86,17 @@ def cause_of_death(died: pl.DataFrame) -> tuple[str, dict[str, Any]] | None:
     return next(named, rows[0] if rows else None)
 
 
+#: Start-up records that a server prints once its weights are loaded.
+_LOADED = ("weight_load_end", "capacity", "kv_cache_allocated", "memory_pool_end")
+
+
+def while_loading(data: SessionData) -> bool:
+    """Whether a session ended while it loaded its weights: no memory fraction counts before."""
+    kinds = data.startup["kind"]
+    began = kinds.is_in(["weight_load_begin", "dist_init_end"]).any()
+    return not data.batch.height and began and not kinds.is_in(_LOADED).any()
+
+
 def of_memory(died: pl.DataFrame) -> pl.DataFrame:
     """Return those of some fatal events that say that GPU memory ran out."""
     rows = died.head(_READ)
@@ -102,6 +113,8 @@ def memory_limit(own: SessionData, sessions: Sequence[SessionData]) -> MemoryLim
     limits = []
     for data in {id(one): one for one in (own, *sessions)}.values():
         died = of_memory(fatal_events(data))
+        if while_loading(data):
+            continue
         fraction = data.session.config.arg("mem_fraction_static")
         known = float(fraction) if isinstance(fraction, int | float) else None
         if died.height and (known is not None or data is own):

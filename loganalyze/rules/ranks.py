@@ -131,8 +131,8 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
     name = busiest[1].rank.label or "one rank"
     return Finding(
         summary=f"DP ranks are loaded unevenly {spell(case, [busiest[1]])}: {name} at usage "
-        f"{busiest[0]:.2f} with {busiest[2]:.0f} waiting, "
-        f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:.0f}",
+        f"{busiest[0]:.2f} with {busiest[2]:,.0f} waiting, "
+        f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:,.0f}",
         episodes=all_episodes([busiest[1]]),
         evidence=[
             shown(
@@ -374,7 +374,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
         ):
             rows = case.data.batch.filter(pl.col("time").is_between(start, end))
             return Finding(
-                summary=f"{_file(own.source)} had usage {mine[0]:.2f} with {mine[1]:.0f} "
+                summary=f"{_file(own.source)} had usage {mine[0]:.2f} with {mine[1]:,.0f} "
                 "waiting while "
                 f"{_file(there.source)} had {theirs[0]:.2f} and none, for {duration(length)} "
                 "that both logs cover",

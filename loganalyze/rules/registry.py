@@ -289,6 +289,10 @@ def checked_overrides(overrides: Mapping[str, float]) -> dict[str, float]:
                 f"{key}: {value:g} is not between 0 and 1",
                 hint=f"it is a fraction: {found.limits[name].meaning}",
             )
+        if value < 0:
+            raise UsageError(
+                f"{key}: {value:g} is below 0", hint=f"it is: {found.limits[name].meaning}"
+            )
     return {key: float(value) for key, value in overrides.items()}
 
 

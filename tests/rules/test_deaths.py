@@ -120,6 +120,18 @@ ENDS = {
         "could not communicate",
         "py-spy dump",
     ),
+    "a fault of an AMD GPU": (
+        "Memory access fault by GPU node-8 (Agent handle: 0x55d1c8a0) on address 0x7f2c5a000000. "
+        "Reason: Unknown.\nFatal Python error: Aborted",
+        "a GPU error (memory access fault)",
+        "another attention backend",
+    ),
+    "GPUs that others use": (
+        f"{TRACE}\nValueError: The memory capacity is unbalanced. Some GPUs may be occupied by "
+        "other processes. pre_model_load_memory=22.3, local_gpu_memory=78.6",
+        "taken by other processes",
+        "nvidia-smi",
+    ),
     "a leak check": (
         f"{TRACE}\nValueError: token_to_kv_pool_allocator memory leak detected! size=3",
         "a leak",
@@ -157,6 +169,35 @@ def test_a_server_that_dies_again_and_again_says_how_often():
     verdict = rules.conclude(rules.run(data), data)
     assert verdict.primary == "CRS001"
     assert verdict.headline.endswith("; it died 3 times, in sessions 1, 2, 3.")
+
+
+def test_the_exit_code_that_the_main_process_says_of_a_start():
+    log = (
+        "Traceback (most recent call last):\n  File x, line 1\nRuntimeError: Rank 0 scheduler "
+        "died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause "
+        "is the OS OOM killer.\n"
+    )
+    found = outcomes(text([capacity(400_000)]) + log)["CRS001"].finding
+    assert "killed from outside (signal 9)" in found.summary
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_weights_that_do_not_fit_are_not_the_memory_fraction(loaded):
+    """Until they are loaded --mem-fraction-static does nothing, so no fraction is too high."""
+    w = Writer(mem_fraction_static=0.85)
+    start = [line for line in w.text if "server_args" in line]
+    start.append(f"{AT} Load weight begin. avail mem=78.60 GB")
+    if loaded:
+        start.append(
+            f"{AT} Load weight end. type=X, dtype=torch.bfloat16, avail mem=9.10 GB, "
+            "mem usage=69 GB."
+        )
+    end = ENDS["GPU memory"][0]
+    log = "\n".join([*start, end]) + "\n"
+    found = outcomes(log)["CRS001"].finding
+    assert ("while the weights were loaded" in found.summary) is not loaded
+    (data,) = sessions(log)
+    assert (deaths.memory_limit(data, [data]) is None) is not loaded
 
 
 def test_a_death_without_a_stamp_came_after_the_last_one():

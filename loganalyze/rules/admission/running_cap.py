@@ -125,7 +125,7 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     config = case.signals.session.config
     summary = (
         f"Running requests stand at their cap of {cap}{' (inferred)' if inferred else ''} "
-        f"{spell(case, found, waiting(case, printed=True) > 0)}: {queue:.0f} waiting"
+        f"{spell(case, found, waiting(case, printed=True) > 0)}: {queue:,.0f} waiting"
         f"{' per rank' if len(found) > 1 else ''}"
     )
     if usage is not None:

@@ -116,14 +116,14 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
     if not any(rank.lines["prefill"].any() for rank in case.ranks):
         rival += "; or a batch that is full until a request finishes (ADM002): the log has no "
         rival += "prefill lines, which would show it"
-    waiting = f"{worst.mean('queue') or 0:.0f} waiting"
+    waiting = f"{worst.mean('queue') or 0:,.0f} waiting"
     if late >= limits["min_queue"] and not worst.average(pl.col("queue").fill_null(0)) >= 1:
         waiting = "none in the queue"
     return Finding(
         summary="Requests wait although KV"
         + (", running cap and prefill leave room " if cap_known else " and prefill leave room ")
         + f"{spell(case, found)}: usage {worst.mean('usage') or 0:.2f}, "
-        f"{worst.mean('running') or 0:.0f} running, {waiting}{named}",
+        f"{worst.mean('running') or 0:,.0f} running, {waiting}{named}",
         episodes=all_episodes(found),
         evidence=need_evidence(case, worst),
         actions=[action for _, actions in causes for action in actions]

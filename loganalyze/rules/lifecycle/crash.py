@@ -71,6 +71,8 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
     start = times[0] if times.len() else session.end
     back = following.session.start if following else None
     named = deaths.cause_of_death(died_of)
+    if named and named[0] == "gpu_memory" and deaths.while_loading(case.data):
+        named = "weights", named[1]
     why = _cause(*named) if named else "the log shows a new start without an orderly stop"
     down = (
         (back - start).total_seconds()
@@ -129,6 +131,8 @@ _CAUSES = {
     "mamba_slots": "no Mamba state slot was left",
     "graph_memory": "out of GPU memory while its graphs were captured",
     "gpu_memory": "out of GPU memory",
+    "weights": "out of GPU memory while the weights were loaded: they do not fit",
+    "gpus_taken": "the memory of some of its GPUs is taken by other processes",
     "leak": "SGLang's own check found KV that nobody holds (a leak)",
     "port_taken": "the address it was to listen on is taken by another process",
     "rendezvous": "its nodes or ranks did not find each other at the start",
@@ -159,7 +163,7 @@ def _cause(name: str, row: dict[str, Any]) -> str:
 #: Phrases of GPU errors that hold nothing of a request.
 _PHRASES = (
     "illegal memory access|device-side assert|misaligned address|unspecified launch failure"
-    "|no kernel image"
+    "|no kernel image|memory access fault"
 )
 
 

@@ -42,6 +42,11 @@ def after_crash(case: Case, cause: str, row: dict[str, Any] | None) -> list[Acti
             "segfault": "Upgrade, or report it with the native stack (the core file, or the lines "
             "after this one)",
             "aborted": "Read the lines around the first event: C++ prints the cause after what():",
+            "weights": "Give each GPU a smaller part of the weights: more GPUs for the model "
+            "(--tp-size), or quantised weights; and see that no other process holds GPU memory "
+            "(nvidia-smi). --mem-fraction-static counts only after this",
+            "gpus_taken": "See what runs on these GPUs (`nvidia-smi`): often a server before this "
+            "one that has not ended; end it, or choose other GPUs (CUDA_VISIBLE_DEVICES)",
             "port_taken": "See what listens there (`ss -ltnp`): often the server before this one, "
             "which still shuts down or hangs; end it, or give another port",
             "rendezvous": "See that every node was started, with the same --dist-init-addr and "

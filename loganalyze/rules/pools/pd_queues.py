@@ -90,8 +90,8 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     return Finding(
         summary="Requests wait for KV room on the decode server "
         f"{spell(case, found, pl.col('prealloc_req') > 0)}: "
-        f"{worst.mean('prealloc') or 0:.0f} waiting for preallocation at usage "
-        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:.0f} running",
+        f"{worst.mean('prealloc') or 0:,.0f} waiting for preallocation at usage "
+        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:,.0f} running",
         episodes=all_episodes(found),
         evidence=[
             *pool_evidence(case),
@@ -214,12 +214,12 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("transfers did not pile up without KV being short")
     worst = found[0]
-    many = f"{worst.mean('transfer') or 0:.0f}"
+    many = f"{worst.mean('transfer') or 0:,.0f}"
     level = confidence(case, found, config=True)
     if role == "decode":
         summary = (
             f"KV of requests arrives late {spell(case, found)}: {many} in the transfer queue, "
-            f"waiting for their prefill or for the transfer, {worst.mean('running') or 0:.0f} "
+            f"waiting for their prefill or for the transfer, {worst.mean('running') or 0:,.0f} "
             f"running, {_behind(worst)}"
         )
     else:
@@ -279,7 +279,7 @@ def _behind(held: Held) -> str:
     waiting = held.mean("prealloc") or 0.0
     if waiting < 1:
         return "none waiting for KV room"
-    more = f"{waiting:.0f} more wait for preallocation at usage {held.mean('usage') or 0:.2f}"
+    more = f"{waiting:,.0f} more wait for preallocation at usage {held.mean('usage') or 0:.2f}"
     cap = held.rank.cap
     taken = pl.col("transfer") + pl.col("running").fill_null(0)
     if cap and as_float(held.cells.select((taken >= near_cap(cap)).mean()).item(), 0.0) > 0.5:

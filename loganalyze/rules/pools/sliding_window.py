@@ -116,8 +116,8 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         "The sliding-window KV pool is full while the full pool has room "
         f"{spell(case, found, pl.col('swa_token_usage') > limits['swa_usage'])}: "
         f"usage {worst.mean('swa_usage') or 0:.2f} against "
-        f"{worst.mean('full_usage') or 0:.2f}, {worst.mean('running') or 0:.0f} "
-        f"running, {worst.mean('queue') or 0:.0f} waiting"
+        f"{worst.mean('full_usage') or 0:.2f}, {worst.mean('running') or 0:,.0f} "
+        f"running, {worst.mean('queue') or 0:,.0f} waiting"
     )
     if lost:
         summary += f"; {thrown_back(lost)}"
