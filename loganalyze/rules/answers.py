@@ -91,6 +91,7 @@ def requests_fail(case: Case, limits: Limits) -> Finding | Clear:
         if share >= limits["critical_share"] and failed.height >= limits["unserved"]
         else Severity.WARNING,
         confidence="high" if failed.height >= limits["unserved"] else "medium",
+        competing="errors of the clients excluded: a status of 400 to 499 is not counted",
         explained_by=next((c for c in _OVERRUN if c in case.earlier), None) if refused else None,
     )
 

@@ -179,7 +179,7 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, [busiest[1]]),
         competing="KV saturation (KV001) of the full rank is its consequence"
         if "KV001" in case.earlier
-        else "",
+        else "a load too large for all ranks excluded: nothing waits on the emptiest",
     )
 
 
@@ -214,7 +214,7 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
         For `report_s` or longer, ranks with no running request while another runs at least two
         or has requests waiting.
     Why it is slow:
-        Ranks step together; an empty rank is padded and its GPU's share is lost.
+        Ranks of DP attention step together; an empty rank is padded and its GPU's share is lost.
     Not this rule:
         Fewer requests than ranks, where some must be empty.
     What to do:
@@ -263,6 +263,7 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
         actions=_balance(case),
         severity=Severity.WARNING,
         confidence=confidence(case, one),
+        competing="too few requests excluded: there are at least as many as ranks",
     )
 
 

@@ -98,6 +98,7 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
         actions=_actions(case, reasons),
         severity=Severity.CRITICAL if rows.height >= limits["critical"] else Severity.WARNING,
         confidence="high",
+        competing="transfers that are only slow (PDD002) excluded: these ended in an error",
     )
 
 

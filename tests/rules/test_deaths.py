@@ -200,6 +200,15 @@ def test_weights_that_do_not_fit_are_not_the_memory_fraction(loaded):
     assert (deaths.memory_limit(data, [data]) is None) is not loaded
 
 
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_death_says_whether_it_came_in_an_orderly_stop(stopping):
+    stop = f"{AT} SIGTERM received. signum=None frame=None. Draining requests and shutting down..."
+    log = served(*([stop] if stopping else []), ENDS["GPU memory"][0])
+    found = outcomes(log)["CRS001"].finding
+    words = "which began in line 65 and went wrong" if stopping else "stop excluded"
+    assert words in found.competing
+
+
 def test_a_death_without_a_stamp_came_after_the_last_one():
     """Torch's line has a clock without a date: 60 lines from 09:00:00 on are what is known."""
     summary = outcomes(served(ENDS["torch's watchdog"][0]))["CRS001"].finding.summary

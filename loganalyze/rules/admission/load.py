@@ -224,6 +224,7 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
         actions=act(case, "Do not add workers: they would only wait"),
         severity=Severity.INFO,
         confidence=confidence(case, found),
+        competing="open arrivals at a very even rate, by chance",
     )
 
 
@@ -357,4 +358,5 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
         ],
         severity=Severity.WARNING,
         confidence=confidence(case, found),
+        competing="a closed loop (CLI002) excluded: running + waiting is not constant",
     )

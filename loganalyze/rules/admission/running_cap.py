@@ -177,7 +177,8 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
         confidence="medium" if inferred and level == "high" else level,
         competing="KV saturation (KV001): the pool is full at the cap"
         if full
-        else _one_short(case, worst, cap),
+        else _one_short(case, worst, cap)
+        or f"KV saturation (KV001) excluded: usage {usage or 0:.2f} at the cap",
     )
 
 

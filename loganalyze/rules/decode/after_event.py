@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import Held, act, severity, shown, spell
+from loganalyze.rules.held import Held, act, event_text, severity, shown, spell
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.timeline import as_float
 
@@ -57,7 +57,7 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
             f"of running requests, {spell(case, [held])}",
             episodes=held.episodes,
             evidence=[
-                shown("event", str(row["kind"]), "", (row["source"], row["line_no"])),
+                shown("event", event_text(row), "", (row["source"], row["line_no"])),
                 shown(
                     "step time after the event over before",
                     factor,
@@ -93,7 +93,7 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
         summary=f"{jump.summary}, just after {_event_name(row['kind'])}",
         episodes=jump.episodes,
         evidence=[
-            shown("event", row["kind"], "", (row["source"], row["line_no"])),
+            shown("event", event_text(row), "", (row["source"], row["line_no"])),
             *jump.evidence,
         ],
         actions=[
@@ -108,10 +108,25 @@ def slow_after_event(case: Case, limits: Limits) -> Finding | Clear:
     )
 
 
+#: What the events are called after which steps may be slow.
+_EVENTS = {
+    "retract": "a retraction",
+    "retract_abort": "a request that was aborted for want of KV",
+    "flush_refused": "a refused cache flush",
+    "exception": "an exception",
+    "traceback": "a traceback",
+    "error": "an error",
+    "leak": "a leak that SGLang reports",
+    "watchdog_timeout": "a message of the watchdog",
+    "transfer_failed": "a KV transfer that failed",
+    "jit_compile": "kernels that were compiled",
+    "input_too_long": "a request that was refused as too long",
+    "pyspy_missing": "a stack dump",
+}
+
+
 def _event_name(kind: str) -> str:
-    return {"retract": "a retraction", "flush_refused": "a refused cache flush"}.get(
-        kind, f"the event {kind}"
-    )
+    return _EVENTS.get(kind, f"the event {kind}")
 
 
 def _collapse(

@@ -134,8 +134,10 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         actions=actions,
         severity=Severity.WARNING,
         confidence=confidence(case, found, config=True),
-        competing=""
-        if by_size or disabled
+        competing="graphs that failed to be captured excluded: the flag is set"
+        if disabled
+        else "other DP ranks in prefill excluded: so many never ran with a graph"
+        if by_size
         else "graphs disabled or failed to capture, or other DP ranks in prefill",
     )
 

@@ -112,7 +112,8 @@ def step_time_jump(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found, config=True),
         competing="a slow rank elsewhere (TPS001): the log of one rank cannot tell"
         if _tp(case) > 1
-        else "",
+        else "requests that ask for more in each step (grammars, log probabilities, penalties), "
+        "which no line shows",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from loganalyze import mixed, timeline
-from loganalyze.fatal import class_of
+from loganalyze.fatal import STOPS, class_of
 from loganalyze.model import Episode, Evidence, Finding, SessionData, Severity
 from loganalyze.rules import deaths
 from loganalyze.rules.held import event_text, shown
@@ -104,13 +104,22 @@ def crash_or_restart(case: Case, limits: Limits) -> Finding | Clear:
         # Without a word of a failure it may have been a restart by hand.
         severity=Severity.CRITICAL if died_of.height else Severity.WARNING,
         confidence="high" if died_of.height else "medium",
-        competing=""
-        if died_of.height
-        else "a restart by hand, whose SIGTERM line is not in this log",
+        competing=_rival(case.data, died_of),
         explained_by="HNG001"
         if _killed_by_watchdog(died_of) and "HNG001" in case.earlier
         else None,
     )
+
+
+def _rival(data: SessionData, died_of: pl.DataFrame) -> str:
+    if not died_of.height:
+        return "a restart by hand, whose SIGTERM line is not in this log"
+    earlier = data.event.filter(
+        pl.col("kind").is_in(STOPS) & (pl.col("line_no") < died_of["line_no"][0])
+    )
+    if earlier.height:
+        return f"an orderly stop, which began in line {earlier['line_no'][0]} and went wrong"
+    return "an orderly stop excluded: no line of one stands before it"
 
 
 def _several(data: SessionData) -> bool:

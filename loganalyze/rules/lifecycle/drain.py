@@ -67,6 +67,7 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
         ],
         severity=Severity.INFO,
         confidence=confidence(case, pieces, config=True),
+        competing="a slower server (THR002) excluded: the running requests fall, and none follow",
     )
 
 

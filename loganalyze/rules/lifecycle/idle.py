@@ -75,6 +75,7 @@ def idle(case: Case, limits: Limits) -> Finding | Clear:
         ],
         severity=Severity.INFO,
         confidence="high",
+        competing="a stall (HNG001) excluded: no request was running or waiting",
     )
 
 

@@ -123,7 +123,13 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         for row in said.head(3).iter_rows(named=True)
     ]
     if said.height:
-        one = replace(one, severity=Severity.CRITICAL, confidence="high", competing="")
+        one = replace(
+            one,
+            severity=Severity.CRITICAL,
+            confidence="high",
+            competing="one step that takes longer than is waited for: a very long prefill, "
+            "kernels that are compiled, a paused host",
+        )
     return replace(one, evidence=[*one.evidence, *messages])
 
 

@@ -78,6 +78,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         actions=act(case, "Judge the server by the time after it"),
         severity=Severity.INFO,
         confidence=confidence(case, found),
+        competing="a mix of requests that grows longer for good (KV006)",
     )
 
 
