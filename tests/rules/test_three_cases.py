@@ -86,6 +86,11 @@ def test_every_rule_is_planted_and_none_raises():
     assert all(c.passed for c in checked)
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_every_finding_names_what_it_was_weighed_against(code):
+    assert outcomes(planted(PLANTED_FOR[code].name))[code].finding.competing
+
+
 @pytest.mark.parametrize("name", [p.name for p in PLANTED])
 def test_no_rule_fails_on_any_planted_log(name):
     found = outcomes(planted(name))

@@ -93,4 +93,5 @@ def hicache_adds_no_running(case: Case, limits: Limits) -> Finding | Clear:
         else [],
         severity=Severity.INFO,
         confidence="high" if prompts and not case.excerpt else "medium",
+        competing="prefixes that come back after this log ends: for those the host cache helps",
     )

@@ -87,6 +87,7 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
         actions=act(case, "Nothing now; plan more KV room before the load grows"),
         severity=Severity.INFO,
         confidence=confidence(case, found),
+        competing="KV saturation (KV001) excluded: nothing waits for long",
     )
 
 

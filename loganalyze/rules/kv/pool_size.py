@@ -104,4 +104,5 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
         actions=actions,
         severity=Severity.WARNING,
         confidence="medium",
+        competing="a pool that was sized so on purpose, for what else needs the GPU's memory",
     )

@@ -118,7 +118,9 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
         actions=_fewer_retractions(case, worst),
         severity=grade,
         confidence=confidence(case, found),
-        competing="KV001 is the usual cause" if "KV001" in case.earlier else "",
+        competing="KV001 is the usual cause"
+        if "KV001" in case.earlier
+        else "a full pool with a queue (KV001) excluded: hardly anything waits",
     )
 
 
@@ -160,7 +162,7 @@ def _without_statistics(case: Case, limits: Limits) -> Finding | Clear:
         ),
         severity=Severity.WARNING,
         confidence="low",
-        competing="",
+        competing="a full pool with a queue (KV001), which only statistics lines show",
     )
 
 

@@ -140,6 +140,7 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         ],
         severity=Severity.WARNING,
         confidence=confidence(case, found),
+        competing="prefill as the limit (PRE001) excluded: it takes less than half of the time",
     )
 
 

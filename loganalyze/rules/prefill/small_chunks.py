@@ -71,4 +71,5 @@ def chunk_too_small(case: Case, limits: Limits) -> Finding | Clear:
         ),
         severity=Severity.WARNING,
         confidence="medium",
+        competing="GPUs that larger chunks do not make faster: then PRE001 alone is the cause",
     )
