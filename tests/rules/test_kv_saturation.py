@@ -298,3 +298,20 @@ def test_batches_that_end_short_show_a_lack_of_kv_while_prefill_is_the_limit(
     assert ("KV001" in found) == lacks_kv
     if lacks_kv:
         assert (found["KV001"].explained_by, found["KV001"].confidence) == ("PRE001", "low")
+
+
+@pytest.mark.parametrize(("pool", "full"), [(12_000, True), (120_000, False)])
+def test_a_small_pool_is_full_where_one_more_request_does_not_fit(pool, full):
+    """Usage swings between 0.80 and 0.92 within seconds; 15 run, 4 wait, the ratio is 0.098.
+
+    Admission asks for 15 x 4,096 x 0.098 + 4,096 = 10,117 tokens, x 1.35 = 13,658. At 0.86 the
+    small pool has 1,680 free and the large one 16,800.
+    """
+    w = Writer(pool=pool)
+    for i in range(200):
+        w.decode(15, int(pool * (0.80 + 0.03 * (i % 5))), 4)
+    found = outcomes("\n".join(w.text) + "\n")["KV001"].finding
+    assert bool(found) is full
+    if found:
+        assert "15 running, 4 waiting" in found.summary
+        assert len(found.episodes) == 1

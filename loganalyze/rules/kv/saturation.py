@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from loganalyze.capacity import pool
-from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined
+from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
 from loganalyze.model import Action, Capacity, Finding, Severity
 from loganalyze.rules.held import (
     Held,
@@ -61,8 +61,9 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         `enter_usage` with a queue, running requests below their cap and prefill not the limit
         (or with prefill batches that end short of their size for want of KV),
         with hysteresis: usage under saturation saw-tooths as waves of requests finish together,
-        and one saturation is one episode. An excerpt is judged by its lines alone, with low
-        confidence.
+        and one saturation is one episode. A pool so small that one more request does not fit is
+        full from `end_usage` on, taken over a minute. An excerpt is judged by its lines alone,
+        with low confidence.
     Why it is slow:
         A request joins the running batch only when its tokens fit the pool, so the number of
         running requests is pool size / tokens per request, and throughput is that number over
@@ -203,15 +204,17 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     # batches end before they are as large as they may be.
     short = ends_short()
     unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
+    calm = pl.col("duty").fill_null(0.0) < limits["max_duty"]
     full = (
         waits
         & ((pl.col("full_usage") >= limits["enter_usage"] - 1e-9) | unfit.fill_null(False))
         & below_cap
-        & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | short)
+        & (calm | short)
     )
     enter = rank.holds(full, limits["enter_share"], limits["enter_window_s"])
+    small = _small_pool_spans(rank, waits & below_cap & calm, limits)
     if not enter.any():
-        return []
+        return small
     reached = rank.past_max("filled", limits["memory_s"]) >= limits["reached_usage"]
     lost = rank.past_sum("retracted", limits["memory_s"]) > 0
     usage, queued = rank.grid["filled"], rank.select(waits)
@@ -227,11 +230,35 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
             fades=[((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"]))],
         ),
     )
-    found = [_trimmed(rank, span, rank.select(waits), limits) for span in found]
-    found = joined(found, rank.cells(limits["join_s"]))
+    found = [_trimmed(rank, span, rank.select(waits), limits) for span in [*found, *small]]
+    found = joined(sorted(found), rank.cells(limits["join_s"]))
     waiting = queued.fill_null(False)
     found = joined(found, rank.cells(limits["join_queued_s"]), waiting)
     return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
+
+
+#: Time over which the level of a small pool is taken: its waves pass within seconds.
+_MINUTE_S = 60.0
+#: A pool is small where a running request holds this share of it.
+_LARGE_SHARE = 0.04
+
+
+def _small_pool_spans(rank: Rank, waits: pl.Expr, limits: Limits) -> list[Span]:
+    """Return the spans in which a small pool is full, although usage is seldom that high.
+
+    Where a request takes a good part of the pool, one more has no room from a lower usage on:
+    from `end_usage`, above which KV does not count as free (ADM001), if what admission asks for
+    is not there and usage reaches `enter_usage` within a minute.
+    """
+    level = rank.mean("full_usage", _MINUTE_S) >= limits["end_usage"]
+    reached = rank.past_max("full_usage", _MINUTE_S) >= limits["enter_usage"] - 1e-9
+    large = pl.col("full_usage") >= _LARGE_SHARE * pl.col("running")
+    held = rank.holds(
+        pl.lit(level & reached) & large & pl.col("starved") & waits,
+        limits["enter_share"],
+        _MINUTE_S,
+    )
+    return at_least(spans(held), rank.cells(max(_MINUTE_S, limits["report_s"])))
 
 
 def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
