@@ -124,6 +124,10 @@ def _safe(value: _T) -> _T:
     return out  # type: ignore[return-value]
 
 
+#: Units that one of them is not said with.
+_PLURALS = frozenset({"checks", "chunks", "lines", "ranks", "requests", "slots", "tokens"})
+
+
 def number(value: Scalar, unit: str = "") -> str:
     """Say a value as people read it: two decimals at most, thousands apart, its unit.
 
@@ -145,6 +149,8 @@ def number(value: Scalar, unit: str = "") -> str:
         text = f"{value:,.{1 if abs(value) >= 1_000 else 2}f}".rstrip("0").rstrip(".")
     if unit == "fraction":
         return text
+    if text == "1" and unit in _PLURALS:
+        unit = unit[:-1]
     return f"{text} %" if unit == "percent" else f"{text} {unit}".strip()
 
 

@@ -86,6 +86,10 @@ def test_safe_leaves_an_honest_report_as_it_is() -> None:
         (43.9, "", "43.9"),
         (4.1, "percent", "4.1 %"),
         ("auto", "", "auto"),
+        (1, "requests", "1 request"),
+        (1.0, "tokens", "1 token"),
+        (1, "ms", "1 ms"),
+        (1.3, "requests", "1.3 requests"),
     ],
 )
 def test_numbers_are_said_as_people_read_them(value: Any, unit: str, said: str) -> None:
