@@ -597,6 +597,27 @@ def test_a_transfer_queue_that_requests_pass_quickly_is_no_backlog():
     assert short.status == "undetermined"
 
 
+@pytest.mark.parametrize("storm", [False, True])
+def test_a_decode_server_that_retracts_is_not_told_to_reserve_less(storm):
+    """Nor is a full pool nearly full with nothing waiting: 30 wait for preallocation."""
+    lines = [
+        args(disaggregation_mode="decode", num_reserved_decode_tokens=512),
+        size(200_000, 512),
+    ]
+    for i in range(240):
+        lines.append(decode(60 + i, 48, pd_fields(200_000, 196_000, 30, 0), 1500))
+        if storm and i % 6 == 5:
+            lines.append(
+                f"{stamp(60 + i)} KV cache pool is full. Retract requests. #retracted_reqs: 1, "
+                "#new_tokens_gained: 4000, #new_token_ratio: 0.1000 -> 0.3000"
+            )
+    found, verdict = judged(lines)
+    assert verdict.primary == "PDD001"
+    assert ("--num-reserved-decode-tokens" in changes(found["PDD001"])) is not storm
+    assert "--kv-cache-dtype" in changes(found["PDD001"])
+    assert "KV003" not in found
+
+
 def test_transfers_that_never_end_keep_the_slots_of_those_who_wait():
     """63 transfers and 1 running are the 64 requests that the cap allows; KV is free."""
     lines = [args(disaggregation_mode="decode"), size(900_000, 64)]

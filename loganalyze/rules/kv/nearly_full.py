@@ -17,6 +17,7 @@ from loganalyze.rules.held import (
     pool_evidence,
     shown,
     spell,
+    waiting,
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 from loganalyze.signals import Rank
@@ -57,7 +58,7 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
     def judge(rank: Rank) -> list[Span]:
         near = (
             (pl.col("full_usage") >= limits["usage"])
-            & (pl.col("queue") == 0)
+            & (waiting(case) == 0)
             & (pl.col("running") > 0)
             & (pl.col("retracted") == 0)
         )

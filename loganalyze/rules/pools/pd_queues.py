@@ -18,6 +18,7 @@ from loganalyze.rules.held import (
     shown,
     spell,
 )
+from loganalyze.rules.kv.room import more_room
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap
@@ -116,19 +117,17 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
             ),
         ],
         actions=[
-            *act(
-                case,
-                "A larger pool on the decode servers",
-                "mem-fraction-static",
-                "higher, if memory is free",
-            ),
-            *act(case, "More decode servers"),
-            *act(
-                case,
-                "Reserve fewer tokens per request",
-                "num-reserved-decode-tokens",
-                max(64, reserve // 2) if isinstance(reserve, int) else 256,
-                "more requests at a time, more retractions",
+            *more_room(case, worst),
+            *(
+                act(
+                    case,
+                    "Reserve fewer tokens per request",
+                    "num-reserved-decode-tokens",
+                    max(64, reserve // 2) if isinstance(reserve, int) else 256,
+                    "more requests at a time, more retractions",
+                )
+                if not worst.cells["retracted"].sum()
+                else []
             ),
         ],
         severity=severity(case, found),
