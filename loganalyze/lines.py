@@ -49,10 +49,26 @@ _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|na
 _ZEROS = str.maketrans("123456789", "000000000")
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
-_COLOUR = re.compile(r"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
+#: What steers a terminal.
+COLOUR = (
+    r"\x1b(?:\[[0-9;:?<=>]*[A-Za-z]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[=>78DEHMc])"
+)
+#: The same in a string of JSON.
+JSON_COLOUR = r"\\u001b\[[0-9;]*m"
+#: Characters that need no escape in JSON, but get one from some writers.
+ESCAPES = {
+    **{f"\\u00{ord(char):02x}": char for char in "<>&='#+`%"},
+    **{f"\\u00{ord(char):02X}": char for char in "<>=+"},
+    "\\u00a0": " ",
+    "\\/": "/",
+}
+_ANY_ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
+_COLOUR, _JSON_COLOUR = re.compile(COLOUR), re.compile(JSON_COLOUR)
 #: How a string of JSON and the like writes line ends.
 _LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")
+#: A cell of CSV up to its quote.
+_CELL = re.compile(r'(?s)(?:[^"]|"")*(?=")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +203,7 @@ class Reader:
                 return
             start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
             text = data[start : stop if stop >= 0 else len(data)].decode("utf-8", "replace")
-            text = _COLOUR.sub("", text.rstrip(CUT)).rpartition("\r")[2]
+            text = _cleaned(text.rstrip(CUT)).rpartition("\r")[2]
             m = None
             if anchors := self._anchor_pattern(text):
                 m = anchors.search(text, 0, MAX_PREFIX)
@@ -198,6 +214,14 @@ class Reader:
             if key not in seen:
                 seen[key] = list(_styles(fmt, text, m))
             yield from seen[key]
+
+
+def _cleaned(text: str) -> str:
+    """Return a line as the parser cleans it, for its last record."""
+    if '":' in text:
+        text = _ANY_ESCAPE.sub(lambda m: ESCAPES[m[0]], text)
+        text = _JSON_COLOUR.sub("", text)
+    return _COLOUR.sub("", text).rstrip("\r")
 
 
 def chain_of(fmt: Format, prefix: Prefix) -> tuple[str, ...]:
@@ -261,7 +285,7 @@ def _read_record(
 ) -> Reading:
     body, open_end = text[at:end], broken_off or end < len(text)
     if fmt.whole and prefix.quote:
-        body = _whole_text(text, at, prefix.quote) or body
+        body = _whole_text(text, at, prefix) or body
     elif prefix.quote and fmt.frame in ("batch", "startup"):  # what is beside may be anybody's
         body = body[: string_end(body, 0, prefix.quote, inclusive=False)]
     spans: list[Span] = []
@@ -524,20 +548,25 @@ def _is_cell(span: Span) -> bool:
     return span.pattern in ("-?[0-9]+", r"-?[0-9]+\.[0-9]+", "True|False")
 
 
-def _whole_text(text: str, at: int, quote: str) -> str | None:
+def _whole_text(text: str, at: int, prefix: Prefix) -> str | None:
     """Return the message at `at` in a string, or in a string inside one, as it was."""
-    if quote == "'":  # YAML doubles those inside
+    if prefix.quote == "'":  # YAML doubles those inside
         stop = text.rfind("'", at)
         return text[at:stop].replace("''", "'") if stop > at else None
-    before = text[: text.rfind('"', 0, at)]
+    before, message = text[:at], text[at:]
+    if "csv " in prefix.chain:
+        if prefix.quote == '"':
+            cell = _CELL.match(message)
+            return cell[0].replace('""', '"').rstrip("\r\n") if cell else None
+        before, message = before.replace('""', '"'), message.replace('""', '"')
+    before = before[: before.rfind('"')]
     slashes = len(before) - len(before.rstrip("\\"))
-    message = text[at:]
     try:
         for _ in range(slashes.bit_length() + 1):
             message = _JSON.raw_decode(f'"{message}')[0]
     except ValueError:
         return None
-    return whole(message).rstrip("\n")
+    return whole(message).rstrip("\r\n")
 
 
 def _string_text(tail: str, quote: str) -> str:

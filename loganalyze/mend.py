@@ -64,6 +64,7 @@ _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], byt
         ),
         b" ",
     ),
+    (re.compile(rb'"=>(?=["{\[0-9])'), b'":'),  # Ruby's hashes, as Fluent Bit prints them
     (re.compile(rb"\xe2\x80[\x8b-\x8f]|\xe2\x81\xa0|\xef\xbb\xbf"), b""),
     (re.compile(rb"\xef\xbc\x8c"), b", "),
     (re.compile(rb"\xef\xbc\x9a"), b": "),

@@ -20,7 +20,15 @@ import polars as pl
 from loganalyze import formats, search
 from loganalyze.frames import Clock as _Clock
 from loganalyze.frames import Frames, Rows, read_layout
-from loganalyze.lines import Layout, Reader, Reading, layout_of
+from loganalyze.lines import (
+    COLOUR,
+    ESCAPES,
+    JSON_COLOUR,
+    Layout,
+    Reader,
+    Reading,
+    layout_of,
+)
 from loganalyze.mend import mend
 from loganalyze.model import Coverage, Sample
 from loganalyze.parts import join
@@ -39,17 +47,6 @@ ACCESS, BATCH, REQUEST, JSON = (
 )
 #: The end of most access lines.
 SERVED = ' HTTP/1.1" 200 OK'
-#: Characters that need no escape in JSON, but get one from some writers.
-ESCAPES = {
-    **{f"\\u00{ord(char):02x}": char for char in "<>&='#+`%"},
-    **{f"\\u00{ord(char):02X}": char for char in "<>=+"},
-    "\\u00a0": " ",
-    "\\/": "/",
-}
-#: What steers a terminal.
-COLOUR = (
-    r"\x1b(?:\[[0-9;:?<=>]*[A-Za-z]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[=>78DEHMc])"
-)
 #: A layout is frequent with at least one line in so many.
 FREQUENT = 50
 #: Fewer lines than this are read field by field at once.
@@ -364,7 +361,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
     if "json" in odd:
         plain = text
         plain = plain.str.replace_many(list(ESCAPES), list(ESCAPES.values()))
-        plain = plain.str.replace_all(r"\\u001b\[[0-9;]*m", "")
+        plain = plain.str.replace_all(JSON_COLOUR, "")
         is_json = text.str.contains(JSON, literal=True)
         text = pl.when(is_json).then(plain).otherwise(text)
     if "colour" in odd:

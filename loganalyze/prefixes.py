@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from loganalyze import formats
@@ -55,18 +55,23 @@ OWN = re.compile(
     r"(?: ?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2}))?"
     r"(?P<tags>(?: (?:[A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?|[0-9]+))*)\] "
 )
-_RANK = re.compile(r"(?<=[ \[])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?=[ \]])")
+_RANK = re.compile(r"(?<![\w-])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?![\w-])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
 #: Ranks in a bracket without a stamp, as a logger of one's own prints them.
 _RANK_TAG = re.compile(r"\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
-#: SGLang's own tag of a line whose stamp was cut off, as issues quote it.
-_RANKS_ALONE = re.compile(r"\s*\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+ ?)+\]\s*")
+#: Rank words right before a message: of a line whose stamp was cut off, as issues quote it, or
+#: of a logger that prints them by themselves.
+_RANKS_LAST = re.compile(r"(?<![\w-])\[?(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+[] ,:|]+)+$")
 #: A level and a logger's name behind SGLang's own stamp.
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)(?: [\w.]{1,60})?:? +")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
-_ANY_STAMP = re.compile(rf"(?<![\d:.]){_ANY_DATE}[ T]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:])")
+_ANY_STAMP = re.compile(
+    rf"(?<![\d.])(?<!\d:){_ANY_DATE}[ T_]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?!\d|:\d)"
+)
 _ANY_OTHER = re.compile(rf"(?<![\d:./-])(?:{_OTHER})(?![\d:])")
-_ANY_CLOCK = re.compile(rf"(?<![\d:.-]){_CLOCK}(?:[.,][0-9]{{1,9}})?(?![\d:]| ?[AaPp][Mm]\b)")
+_ANY_CLOCK = re.compile(
+    rf"(?<![\d.-])(?<!\d:){_CLOCK}(?:[.,][0-9]{{1,9}})?(?!\d|:\d| ?[AaPp][Mm]\b)"
+)
 _ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
 _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
@@ -120,6 +125,8 @@ _OTEL = re.compile(
 )
 #: A field of CloudWatch Insights' that holds the line.
 _INSIGHTS = re.compile(r'\\*"field\\*"\s*:\s*\\*"@message\\*"\s*,\s*\\*"value\\*"')
+#: Beside one of these, `content` is the line: log services of several clouds write it there.
+_COLLECTED = re.compile(r"__\w+__(?::.*)?|_?(?:pod|container)_?[Nn]ame_?")
 #: Words that announce somebody's text.
 _PROSE = re.compile(
     r"(?i)(?<![\w.@/-])(?:prompts?|user|assistant|human|question|query|request|reply|inputs?|"
@@ -240,7 +247,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _shape(text: str) -> str:
-    return re.sub(r"\s+", " ", _NAME.sub("w", _SHAPE_STAMP.sub("0", text)))
+    return re.sub(r"\s+", " ", _NAME.sub("w", _SHAPE_STAMP.sub("0", text))).lstrip()
 
 
 def escape(text: str) -> str:
@@ -331,22 +338,28 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
     pos = found.pos
     own = _find_own(text, pos)
     mark = own or GPU.search(text, pos)
-    rest = text[pos : mark.start()] if mark else text[pos:]
-    between = text[own.end() :] if own else ""
-    bare = mark is None and (not rest.strip() or _RANKS_ALONE.fullmatch(rest) is not None)
-    if rest and not bare and not found.take_shape(rest, delimited=mark is None):
+    ranks = _RANKS_LAST.search(text, mark.end() if mark else pos)
+    stop = ranks.start() if ranks else len(text)
+    rest = text[pos : mark.start() if mark else stop]
+    between = text[own.end() : stop] if own else ""
+    bare = mark is None and not rest.strip()
+    open_end = mark is None and not (ranks and "]" in ranks[0])
+    if rest and not bare and not found.take_shape(rest, delimited=open_end):
         return None
     if between and _LEVEL.fullmatch(between):
         found.chain.append("level")
     elif between and not found.take_shape(between, delimited=True):
         return None
-    _read_stamps(found, rest, own, after, after_at)
+    found.rests.append((pos, pos + len(rest)))
+    _read_stamps(found, own, after, after_at)
     if own is not None:
         found.take_ranks(own.start("tags"), own.end("tags") + 1)
     elif mark is not None:
         found.add("gpu_id", mark.span(1), "[0-9]+", mark[1])
-    elif tags := list(_RANK_TAG.finditer(text, pos)):
+    elif not ranks and (tags := list(_RANK_TAG.finditer(text, pos))):
         found.take_ranks(*tags[-1].span())
+    if ranks and mark is own:
+        found.take_ranks(*ranks.span())
     stamp = found.values.get("stamp")
     if bare:
         found.chain.append(BARE)
@@ -379,7 +392,10 @@ class _Level(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """What was found of the prefix `text` so far; `pos` is how far it was read."""
+    """What was found of the prefix `text` so far; `pos` is how far it was read.
+
+    `rests` are the places of text that no wrapper explains.
+    """
 
     text: str
     pos: int = 0
@@ -387,6 +403,7 @@ class _Found:
     values: dict[str, str] = field(default_factory=dict)
     chain: list[str] = field(default_factory=list)
     levels: list[_Level] = field(default_factory=list)
+    rests: list[tuple[int, int]] = field(default_factory=list)
     stamps: list[tuple[int, int, str | None]] = field(default_factory=list)
     zone: str | None = None
     wrapper_stamp: str | None = None
@@ -458,7 +475,8 @@ def _read_wrappers(found: _Found) -> None:
         if wrapper.loose:
             found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
         if groups.get("stamp"):
-            found.stamps.append((*m.span("stamp"), groups.get("zone")))
+            zone = "UTC" if clock_of(groups["stamp"]) == "epoch" else groups.get("zone")
+            found.stamps.append((*m.span("stamp"), zone))
         if groups.get("stream") and "stream" not in found.values:
             stream = groups["stream"]
             found.add("stream", m.span("stream"), _stream_pattern(stream), stream)
@@ -491,7 +509,9 @@ def _open_string(
     starts = text[pos] in "{["
     if not (csv or starts) and quote == '"' and (at := _csv_field(text, pos)) is not None:
         return _Level(pos, at, quote), "csv", (), set()
-    m = re.compile(r"[{\[][\[{\s]{0,8}" + re.escape(quote)).search(text, pos)
+    m = re.compile(
+        r"[{\[](?:[\[{\s]{0,8}|[0-9.]{1,20}, ?)" + re.escape(quote)  # asciinema: [0.5, "o", "..."]
+    ).search(text, pos)
     first = text.find(quote, pos)
     opened = m is not None and m.end() - len(quote) == first
     start = m.start() if m and opened else pos
@@ -501,7 +521,8 @@ def _open_string(
     if path is None:
         return None, "json", (), set()
     keys, at, beside = path
-    return _Level(pos, at, quote), "json", keys, beside
+    found.rests.append((pos, start))
+    return _Level(start, at, quote), "json", keys, beside
 
 
 def _pairs(quote: str) -> re.Pattern[str]:
@@ -619,6 +640,8 @@ def _may_log(keys: tuple[str, ...], beside: set[str], text: str) -> bool:
         return False
     if leaf in ("body", "stringValue") or "body" in path:
         return _OTEL.search(text) is not None
+    if leaf == "content" and any(map(_COLLECTED.fullmatch, beside)):
+        return True
     if leaf == "value" and "field" in beside:
         return _INSIGHTS.search(text) is not None
     return leaf not in _PROMPT_LEAVES
@@ -636,9 +659,7 @@ def _find_own(text: str, pos: int) -> re.Match[str] | None:
     return own
 
 
-def _read_stamps(
-    found: _Found, rest: str, own: re.Match[str] | None, after: str, after_at: int
-) -> None:
+def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at: int) -> None:
     """Take the innermost stamp, which is the server's own clock, and the zone of another.
 
     From the outside: wrappers, the fields beside a quoted string, then text inside of it that
@@ -655,8 +676,9 @@ def _read_stamps(
                     m = seen[0 if k else -1]
                     stamps.append((inside - 1, _extent(m, base), _zone(piece, m)))
                     break
-        for m in [*pattern.finditer(rest)][-1:]:
-            stamps.append((found.pos + m.start(), _extent(m, found.pos), _zone(rest, m)))
+        for start, stop in found.rests:
+            for m in [*pattern.finditer(text, start, stop)][-1:]:
+                stamps.append((m.start(), m.span(), _zone(text, m)))
         if stamps:
             break
     stamps.sort(key=lambda s: s[0])
@@ -782,4 +804,6 @@ def zone_of(prefix: Prefix) -> str | None:
 
 
 def _moment(stamp: str) -> datetime:
+    if clock_of(stamp) == "epoch":
+        return datetime(1970, 1, 1) + timedelta(seconds=int(stamp[:10]))
     return datetime.fromisoformat(stamp[:19].replace("/", "-"))

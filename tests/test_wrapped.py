@@ -1,0 +1,229 @@
+"""What wrappers do to whole logs: the same rows, stamps, ranks and servers as without them."""
+
+import json
+from datetime import datetime, timedelta
+
+import polars as pl
+import pytest
+
+from loganalyze.frames import Frames
+from loganalyze.parse import Parser
+from loganalyze.sources import open_sources
+
+START = datetime(2026, 11, 20, 10, 0, 0)
+#: The same in the clock of most wrappers: SGLang prints local time, here UTC+8.
+START_UTC = START - timedelta(hours=8)
+EPOCH = datetime(1970, 1, 1)
+
+
+def at(k, form="%Y-%m-%d %H:%M:%S"):
+    return (START + timedelta(seconds=k)).strftime(form)
+
+
+def utc(k, form="%Y-%m-%dT%H:%M:%S"):
+    return (START_UTC + timedelta(seconds=k)).strftime(form)
+
+
+def epoch(k):
+    return int((START_UTC - EPOCH).total_seconds()) + k
+
+
+def body(k):
+    return (
+        f"Decode batch, #running-req: {100 + k}, #token: 512, token usage: 0.65, "
+        f"cuda graph: True, gen throughput (token/s): {3000 + k}.25, #queue-req: {k}"
+    )
+
+
+def own(k):
+    return f"[{at(k)} TP0] {body(k)}"
+
+
+def read(tmp_path, text, requests="errors"):
+    """Return the frames of a log, its coverage and its source."""
+    path = tmp_path / "server.log"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    parser = Parser(requests)
+    (source,) = open_sources([str(path)])
+    parts = list(parser.read(source))
+    names = ("batch", "event", "startup", "request")
+    frames = Frames(**{n: pl.concat([getattr(p, n) for p in parts]) for n in names})
+    return frames, parser.coverage(), source
+
+
+#: name: (line k, the milliseconds of its stamp, or None without a stamp)
+NO_STAMP_OF_SGLANGS = {
+    "ts": (lambda k: f"{epoch(k)}.250000 {body(k)}", 250),
+    "seconds": (lambda k: f"{epoch(k)} {body(k)}", 0),
+    "milliseconds": (lambda k: f"{epoch(k)}250 {body(k)}", 250),
+    "nanoseconds": (lambda k: f"[{epoch(k)}250000000] {body(k)}", 250),
+    "journalctl -o short-unix": (lambda k: f"{epoch(k)}.25 gpu-7 sglang[42]: {body(k)}", 250),
+    "svlogd": (lambda k: f"{utc(k, '%Y-%m-%d_%H:%M:%S')}.25 {body(k)}", 250),
+    "mpirun --timestamp-output": (
+        lambda k: f"{utc(k, '%a %b %d %H:%M:%S %Y')}[1,0]<stderr>:{body(k)}",
+        0,
+    ),
+    "a level and a colon before it": (
+        lambda k: f"INFO:{utc(k, '%Y-%m-%d %H:%M:%S')},250:{body(k)}",
+        250,
+    ),
+    "journalctl -o export": (lambda k: f"MESSAGE={body(k)}", None),
+}
+
+
+@pytest.mark.parametrize("name", NO_STAMP_OF_SGLANGS)
+def test_the_wrappers_stamp_is_all_there_is(name, tmp_path):
+    line, ms = NO_STAMP_OF_SGLANGS[name]
+    frames, coverage, _ = read(tmp_path, "".join(line(k) + "\n" for k in range(12)))
+    assert frames.batch["queue_req"].to_list() == list(range(12))
+    want = [
+        None if ms is None else START_UTC + timedelta(seconds=k, milliseconds=ms)
+        for k in range(12)
+    ]
+    assert frames.batch["time"].to_list() == want
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_a_syslog_line_that_names_a_host_and_no_program(tmp_path):
+    frames, _, _ = read(
+        tmp_path, "".join(f"Nov 20 10:00:{k:02d} gpu-7 {body(k)}\n" for k in range(9))
+    )
+    assert frames.batch["stream"].unique().to_list() == ["gpu-7"]
+    assert frames.batch["time"].dt.strftime("%m-%d %H:%M:%S").to_list() == [
+        f"11-20 10:00:{k:02d}" for k in range(9)
+    ]
+
+
+def test_the_zone_is_told_by_an_epoch(tmp_path):
+    _, _, source = read(tmp_path, "".join(f"{epoch(k)}.1 {own(k)}\n" for k in range(9)))
+    assert source.tz == "+08:00"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda k: "TP3 ",
+        lambda k: "TP3] ",
+        lambda k: "TP3: ",
+        lambda k: f"[{at(k)}] TP3 ",
+        lambda k: f"[{at(k)}] [TP3] ",
+        lambda k: f"{at(k)} TP3 ",
+        lambda k: f"{at(k)} INFO | TP3 | ",
+        lambda k: f"2026-11-20T02:00:{k:02d}.1Z stderr F TP3 ",
+        lambda k: "[1,0]<stderr>:TP3 ",
+    ],
+)
+def test_ranks_by_themselves(before, tmp_path):
+    frames, coverage, _ = read(tmp_path, "".join(f"{before(k)}{body(k)}\n" for k in range(12)))
+    assert frames.batch["tp_rank"].to_list() == [3] * 12
+    assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "inner"),
+    [
+        (lambda k: f"{at(k)} +0800 docker.sglang: ", "timestamp"),
+        (lambda k: f"1763604000123\t{utc(k + 2)}.9Z\t", "timestamp"),
+        (lambda k: f"{at(k, '%a %Y-%m-%d %H:%M:%S')} CST gpu-7 sglang[42]: ", "time"),
+    ],
+)
+def test_a_stamp_behind_the_message_is_further_inside(before, inner, tmp_path):
+    lines = [
+        before(k) + json.dumps({"event": body(k), inner: f"{utc(k)}.250000Z"}) for k in range(12)
+    ]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["time"].to_list() == [
+        START_UTC + timedelta(seconds=k, milliseconds=250) for k in range(12)
+    ]
+
+
+def access(k):
+    status = "503 Service Unavailable" if k % 2 else "200 OK"
+    return f'[{at(k)}] INFO:     10.0.0.7:512{k:02d} - "POST /v1/chat HTTP/1.1" {status}'
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: json.dumps({"log": line + "\n", "stream": "stdout"}),
+        lambda line: json.dumps({"message": json.dumps({"log": line})}),
+        lambda line: '"gpu-7","' + line.replace('"', '""') + '"',
+    ],
+)
+def test_access_lines_in_quotes(wrap, tmp_path):
+    """What a server refused is seen in Docker's own files, too."""
+    text = "".join(wrap(line(k)) + "\n" for k in range(40) for line in (own, access))
+    frames, _, _ = read(tmp_path, text)
+    refused = frames.request.filter(pl.col("status") == 503)
+    assert refused.select("line_no", "time", "path").rows() == [
+        (2 * k + 2, START + timedelta(seconds=k), "/v1/chat") for k in range(1, 40, 2)
+    ]
+    frames, _, _ = read(tmp_path, text, "all")
+    assert frames.request["status"].to_list() == [200 + k % 2 * 303 for k in range(40)]
+    assert frames.request["client"][7] == "10.0.0.7:51207"
+    glued = "".join(wrap(access(k) + own(k)) + "\n" for k in range(40))
+    frames, _, _ = read(tmp_path, glued)
+    assert frames.batch["queue_req"].to_list() == list(range(40))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_arguments_in_a_cell_of_a_table(end, tmp_path):
+    args = """ServerArgs(model_path='/m', chat_template="it's", name='a "b"')"""
+    logged = f"[{at(0)}] server_args={args}{end}"
+    for wrap in (
+        lambda line: '"gpu-7","' + line.rstrip().replace('"', '""') + '",7',
+        lambda line: json.dumps({"log": line, "stream": "stderr"}),
+    ):
+        frames, _, _ = read(tmp_path, f"{wrap(logged)}\n{wrap(own(1))}\n")
+        assert frames.startup["args_text"].to_list() == [args]
+
+
+#: A line that quotes statistics as no line of this log is written.
+FAKE = f"INFO: [{at(3)} TP0] {body(3)}"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda k, line: f"{line}\r",
+        lambda k, line: f"\x1b_bk;t={epoch(k)}000\x07{line}",
+        lambda k, line: f'{{"log":"[1,0]\\u003cstderr\\u003e:{line}\\n","stream":"stderr"}}',
+        lambda k, line: f"\x1b[?2004l{line}",
+    ],
+)
+def test_the_style_of_a_log_is_told_from_clean_lines(wrap, tmp_path):
+    """Line ends, colours and escapes are none of its style, and hide none of it."""
+    lines = [wrap(k, own(k // 3) if k % 3 else FAKE) for k in range(60)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["line_no"].to_list() == [k + 1 for k in range(60) if k % 3]
+    assert coverage.lines_unrecognised == 20
+
+
+def test_rich_leaves_out_a_stamp_that_is_the_same_as_above(tmp_path):
+    lines = [
+        (f"[10:00:{k:02d}] INFO     " if k % 3 == 0 else " " * 20) + f"{body(k)}  scheduler.py:200"
+        for k in range(30)
+    ]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(30))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda k: json.dumps({"__time__": epoch(k), "__source__": "10.0.0.1", "content": own(k)}),
+        lambda k: json.dumps({"podName": "sglang-0", "content": own(k)}),
+        lambda k: json.dumps([k + 0.5, "o", own(k) + "\r\n"]),
+        lambda k: (
+            f'[{k}] kube: [[{epoch(k)}.5, {{}}], {{"log"=>"\\u001b[32m{own(k)}\\u001b[0m"}}]'
+        ),
+        lambda k: f"{utc(k)}.123456Z 01{'OE'[k % 2]} {own(k)}",
+    ],
+    ids=["a log service", "another", "asciinema", "Fluent Bit's own output", "GitLab"],
+)
+def test_other_writers(line, tmp_path):
+    frames, coverage, _ = read(tmp_path, "".join(line(k) + "\n" for k in range(20)))
+    assert frames.batch.select("time", "tp_rank", "queue_req").rows() == [
+        (START + timedelta(seconds=k), 0, k) for k in range(20)
+    ]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
