@@ -54,14 +54,15 @@ COLOUR = (
     r"\x1b(?:\[[0-9;:?<=>]*[A-Za-z]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Z]|[=>78DEHMc])"
 )
 #: The same in a string of JSON.
-JSON_COLOUR = r"\\u001b\[[0-9;]*m"
-#: Characters that need no escape in JSON, but get one from some writers.
-ESCAPES = {
+JSON_COLOUR = r"\\+u001b\[[0-9;]*m"
+_ESCAPES = {
     **{f"\\u00{ord(char):02x}": char for char in "<>&='#+`%"},
     **{f"\\u00{ord(char):02X}": char for char in "<>=+"},
     "\\u00a0": " ",
     "\\/": "/",
 }
+#: Characters that need no escape in JSON, but get one from some writers; also in JSON in JSON.
+ESCAPES = {f"\\{escape}": char for escape, char in _ESCAPES.items()} | _ESCAPES
 _ANY_ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
 _COLOUR, _JSON_COLOUR = re.compile(COLOUR), re.compile(JSON_COLOUR)
 #: How a string of JSON and the like writes line ends.
@@ -284,7 +285,7 @@ def _read_record(
     fmt: Format, text: str, start: int, at: int, end: int, prefix: Prefix, broken_off: bool
 ) -> Reading:
     body, open_end = text[at:end], broken_off or end < len(text)
-    if fmt.whole and prefix.quote:
+    if (fmt.whole or fmt.multiline) and prefix.quote:
         body = _whole_text(text, at, prefix) or body
     elif prefix.quote and fmt.frame in ("batch", "startup"):  # what is beside may be anybody's
         body = body[: string_end(body, 0, prefix.quote, inclusive=False)]
@@ -455,7 +456,8 @@ class Layout:
 
 def layout_of(reading: Reading) -> Layout | None:
     """Derive the layout of a record that has a line for itself; None where it has none."""
-    if reading.cut or reading.open_end or reading.format.whole:
+    fmt = reading.format
+    if reading.cut or reading.open_end or fmt.whole or (fmt.multiline and reading.prefix.quote):
         return None
     text, pos = reading.text, 0
     pattern: list[str] = []

@@ -360,7 +360,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
     text = pl.col("text")
     if "json" in odd:
         plain = text
-        plain = plain.str.replace_many(list(ESCAPES), list(ESCAPES.values()))
+        plain = plain.str.replace_many(list(ESCAPES), list(ESCAPES.values()), leftmost=True)
         plain = plain.str.replace_all(JSON_COLOUR, "")
         is_json = text.str.contains(JSON, literal=True)
         text = pl.when(is_json).then(plain).otherwise(text)

@@ -87,10 +87,31 @@ _EPOCH = re.compile(
     r"""__REALTIME_TIMESTAMP)\\*["']+\s*:\s*"""
     r"""(?:\\*["']+)?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)[0-9]{0,6}(?![0-9])"""
 )
+#: Keys that name the writer of a line, the most telling one first: all pods of a deployment
+#: have the same containers.
+_STREAM_KEYS = (
+    "pod_name",
+    "podName",
+    "pod",
+    "k8s.pod.name",
+    "_PID",
+    "container_name",
+    "_container_name_",
+    "containerName",
+    "ContainerName",
+    "container",
+    "container_id",
+    "instance",
+    "_SYSTEMD_UNIT",
+    "unit",
+    "hostname",
+    "hostName",
+    "_HOSTNAME",
+    "host",
+)
 _JSON_STREAM = re.compile(
-    r'\\*"+(?:pod_name|pod|container_name|container|instance|hostname|host|unit|_SYSTEMD_UNIT|_PID)'
-    r'\\*"+\s*:\s*'
-    r'\\*"+([\w./@:-]+)'
+    rf'\\*"+(?P<key>{"|".join(map(re.escape, _STREAM_KEYS))})\\*"+\s*:\s*'
+    r'\\*"+(?P<name>[\w./@:-]+)'
 )
 #: Words of a request that was logged with its text: what follows may be anything.
 _ECHO = re.compile(
@@ -303,15 +324,26 @@ def unwrap(line: str) -> tuple[str | None, str]:
         else:
             break
     text = line[pos:]
-    if text.startswith("{"):
+    while text.startswith("{"):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
-            return stream, text
-        for key in _LOG_KEYS:
-            if isinstance(record.get(key), str):
-                return stream, whole(record[key]).rstrip("\n")
+            break
+        said = next((record[k] for k in _LOG_KEYS if isinstance(record.get(k), str)), None)
+        if said is None:
+            break
+        stream = stream or _stream_of(record)
+        text = whole(said).rstrip("\n")
     return stream, text
+
+
+def _stream_of(record: dict[str, object], depth: int = 3) -> str | None:
+    """Return what the fields of a record of JSON, or of an object in it, say about its writer."""
+    inner = [v for v in record.values() if isinstance(v, dict)] if depth else []
+    told = (record.get(key) for key in _STREAM_KEYS)
+    return next((str(v) for v in told if isinstance(v, str | int)), None) or next(
+        (found for v in inner if (found := _stream_of(v, depth - 1))), None
+    )
 
 
 def is_request(text: str) -> bool:
@@ -704,12 +736,17 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
         for _, (start, stop), zone in stamps:
             if zone and found.zone is None:
                 found.zone, found.wrapper_stamp = zone, line[start:stop]
-    for _, pieces in beside:
-        for piece, base in pieces:
-            s = _JSON_STREAM.search(piece) if "stream" not in found.values else None
-            if s:
-                extent = base + s.start(1), base + s.end(1)
-                found.add("stream", extent, "[A-Za-z0-9_./@:-]+", s[1])
+    if "stream" not in found.values:
+        told = [
+            (_STREAM_KEYS.index(m["key"]), base, m)
+            for _, pieces in beside
+            for piece, base in pieces
+            for m in _JSON_STREAM.finditer(piece)
+        ]
+        if told:
+            _, base, m = min(told, key=lambda s: s[:2])
+            extent = base + m.start("name"), base + m.end("name")
+            found.add("stream", extent, "[A-Za-z0-9_./@:-]+", m["name"])
 
 
 def _outside(found: _Found, base: int, m: re.Match[str]) -> bool:
@@ -749,7 +786,8 @@ def _beside(
 
 def string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int:
     """Return where the string ends in which `text` stands at `at`."""
-    for m in re.compile(_token(quote)).finditer(text, at):
+    token = r'\\+"|"+' if quote == '"' else _token(quote)  # a table doubles those inside
+    for m in re.compile(token).finditer(text, at):
         if m[0] == quote:
             return m.end() if inclusive else m.start()
     return len(text)

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice, repeat
 from typing import Any, cast
 
-from loganalyze import sources
+from loganalyze import records, sources
 from loganalyze.formats import Format
 from loganalyze.lines import CUT
-from loganalyze.prefixes import unwrap
 
 #: Bytes of which the lines of every format but `access` hold one, and access lines hardly
 #: ever do: one search finds all other lines.
@@ -37,8 +36,6 @@ STICKY = 7
 LONG, HEAD, TAIL = 1 << 13, 5 << 10, 2 << 10
 #: Text after a line that is always at hand when it is looked at, for records of many lines.
 AHEAD = 1 << 14
-#: A record of many lines is kept up to this size: the exception stands at a traceback's end.
-MAX_RECORD = 1 << 13
 #: Literals that start with the same bytes are searched for at once, by so many of them.
 SHARED = 12
 #: An echoed prompt of many lines is followed this far.
@@ -55,27 +52,6 @@ JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
 _BRACE = ord("}")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
-_RECORD_START = re.compile(
-    rb"(?:\x1b\[[0-9;]*m)*"
-    rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?="
-    rb"|INFO: +[0-9( ]|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
-    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:|Rank [0-9]+: (?:load weight|max_total)"
-    rb"|server_args=|The server is fired up)"
-)
-_MAYBE_START = re.compile(rb"\n[\x1b\[0-9DEIPRTs]")
-#: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
-#: put in front.
-_ANOTHER = re.compile(
-    rb"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\] "
-    rb"|(?:Decode|Prefill?) batch[^\n]{0,40}#(?:running-req|new-seq): ?[0-9]"
-    rb"|new fill batch\. #seq: [0-9]|#running-req: [0-9]+, #token: [0-9]"
-    rb"|#retracted_reqs: ?[0-9]"
-)
-#: What Python, or an old release, says before a traceback that belongs to the record above.
-_CHAINED = re.compile(
-    rb"^(?:During handling of the above|The above exception was the)"
-    rb"|(?:Exception in (?:Model|Controller|run_tp_server)\w*|hit an exception): ?\r?$"
-)
 #: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
 #: Code in a prompt has lines like that, too, but not these names.
 _REQUEST_END = re.compile(
@@ -147,7 +123,9 @@ class Searcher:
         self.literals = tuple(sorted({n for f in wanted for n in f.find}))
         if not requests:
             self.literals += FAILED
-        self._heads = tuple(sorted({n for f in formats if f.multiline for n in f.find}))
+        several = [f for f in formats if f.multiline]
+        self._heads = tuple(sorted({n for f in several for n in f.find}))
+        self._anchors = re.compile("|".join(f.anchor for f in several).encode())
         self._head_starts = {head[:SHARED] for head in self._heads}
         self._carry, self._carry_line, self._carry_lines = b"", 1, 0
         self._sticky = 0
@@ -177,9 +155,9 @@ class Searcher:
         end = len(data) if last else data.rfind(b"\n", 0, max(len(data) - AHEAD, 0)) + 1
         first_line = self._carry_line
         data, end, requests = self._skip_requests(data, end, last=last)
-        records = self._find_records(data, end)
-        if records:
-            data = _without(data, records)
+        found = self._find_records(data, end)
+        if found:
+            data = _without(data, found)
         self._carry = data[end:]
         self._carry_lines = self._carry.count(b"\n") + (
             bool(self._carry) and not self._carry.endswith(b"\n")
@@ -207,7 +185,7 @@ class Searcher:
         elif not self._requests:  # a request log may say anything
             for start in requests:
                 spans.pop(start, None)
-        self._add_lines(data, view, first_line, spans, records)
+        self._add_lines(data, view, first_line, spans, found)
 
     def _find_records(self, data: bytes, end: int) -> dict[int, tuple[int, bytes]]:
         """Find the records of several lines: where each starts, where it ends, its text."""
@@ -219,12 +197,13 @@ class Searcher:
                 if data.startswith(self._heads, at):
                     heads.add(data.rfind(b"\n", 0, at) + 1)
                 at = view.find(shared, at + 1, end)
-        records: dict[int, tuple[int, bytes]] = {}
+        found: dict[int, tuple[int, bytes]] = {}
         stop = 0
         for start in sorted(heads):
             if start >= stop:  # a traceback may hold another one
-                records[start] = stop, _ = _record(data, start, data.find(b"\n", start))
-        return records
+                line_end = data.find(b"\n", start)
+                found[start] = stop, _ = records.read(data, start, line_end, self._anchors)
+        return found
 
     def _find_lines(
         self, data: bytes, view: bytes, end: int, n_lines: int, n_access: int
@@ -386,72 +365,6 @@ def _request_end(data: bytes, start: int, limit: int) -> int | None:
             return stop + 1
         start = stop + 1
     return None
-
-
-def _record(data: bytes, start: int, stop: int) -> tuple[int, bytes]:
-    """Read the record that starts with the line from `start` to `stop`.
-
-    Returns:
-        Where its last line ends, and its text without what wrappers put before the lines.
-    """
-    head = data[start:stop]
-    if head.startswith((b"[2", b"Traceback")):
-        end = _plain_end(data, stop)
-        return end, data[start : end - 1]
-    stream, message = _unwrap(head)
-    if message is head:
-        end = _plain_end(data, stop)
-        return end, data[start : end - 1]
-    lines, said, size = [_JSON_END.sub(b"", head)], message, 0
-    while stop + 1 < len(data) and size < MAX_RECORD:
-        next_stop = data.find(b"\n", stop + 1)
-        if next_stop < 0:
-            break
-        writer, line = _unwrap(data[stop + 1 : next_stop])
-        begins = _RECORD_START.match(line) or _ANOTHER.search(line)
-        if writer != stream or begins or _is_new_traceback(line, said):
-            break
-        said = line or said
-        lines.append(line)
-        size += len(line) + 1
-        stop = next_stop
-    return stop + 1, b"\n".join(lines)
-
-
-def _plain_end(data: bytes, stop: int) -> int:
-    """Return where the record ends whose first line ends at `stop`, in a log without wrappers."""
-    end = _stamped_end(data, stop)
-    if data.find(b"#", stop, end) < 0 and data.find(b"[2", stop, end) < 0:
-        return end
-    other = _ANOTHER.search(data, stop, end)
-    return data.rfind(b"\n", 0, other.start()) + 1 if other else end
-
-
-def _stamped_end(data: bytes, stop: int) -> int:
-    """Return where the next stamp, or the next traceback, begins."""
-    at = stop
-    while m := _MAYBE_START.search(data, at, stop + MAX_RECORD):
-        at = m.start() + 1
-        if _RECORD_START.match(data, at):
-            return at
-        said = data[data.rfind(b"\n", 0, at - 1) + 1 : at - 1]
-        if not said:
-            said = data[data.rfind(b"\n", 0, at - 2) + 1 : at - 2]
-        if _is_new_traceback(data[at : at + 40], said):
-            return at
-    if len(data) <= stop + MAX_RECORD:
-        return data.rfind(b"\n") + 1
-    return data.rfind(b"\n", stop, stop + MAX_RECORD) + 1
-
-
-def _is_new_traceback(line: bytes, said: bytes) -> bool:
-    return line.startswith(b"Traceback (most recent") and not _CHAINED.search(said)
-
-
-def _unwrap(line: bytes) -> tuple[str | None, bytes]:
-    text = line.decode("utf-8", "replace")
-    stream, message = unwrap(text)
-    return stream, line if message == text else message.encode()
 
 
 def shorten(data: bytes) -> bytes:

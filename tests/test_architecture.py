@@ -25,6 +25,7 @@ LAYERS = [
     "mend",
     "formats",
     "prefixes",
+    "records",
     "lines",
     "frames",
     "search",

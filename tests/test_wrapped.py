@@ -227,3 +227,91 @@ def test_other_writers(line, tmp_path):
         (START + timedelta(seconds=k), 0, k) for k in range(20)
     ]
     assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+TRACE = (
+    "Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "/sgl/scheduler.py", line 1, in run',
+    "    self.loop()",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "",
+)
+SIGQUIT = "Received sigquit from a child process. It usually means the child failed."
+
+#: How a logger begins a record; the lines below have nothing.
+LOGGERS = {
+    "SGLang": lambda k: f"[{at(k)} TP0] ",
+    "SGLang of old": lambda k: f"[{at(k, '%H:%M:%S')} TP0] ",
+    "SGLang, coloured": lambda k: f"\x1b[3{k % 7}m[{at(k)} TP0]\x1b[0m ",
+    "a logger": lambda k: f"{at(k)},250 - sglang.srt.part_{k} - {('INFO', 'ERROR')[k % 2]} - ",
+    "basicConfig": lambda k: f"{('INFO', 'ERROR')[k % 2]}:sglang.srt.part_{k}:",
+    "dynamo": lambda k: f"{utc(k)}.250Z {(' INFO', 'ERROR')[k % 2]} part.log_{k}: ",
+}
+#: What stands before, or around, each line.
+WRAPPERS = {
+    "nothing": lambda k, line: line,
+    "compose": lambda k, line: f"sglang-1  | {line}",
+    "coloured compose": lambda k, line: f"\x1b[36msglang-1  | \x1b[0m{line}",
+    "kubectl --timestamps": lambda k, line: f"{utc(k)}.{1000 + k}Z {line}",
+    "stern": lambda k, line: f"sglang-7d9f8b6c5-x2x9k server {line}",
+    "pdsh": lambda k, line: f"node07: {line}",
+    "syslog": lambda k, line: f"{at(k, '%b %d %H:%M:%S')} gpu-7 sglang[42]: {line}",
+    "syslog without a program": lambda k, line: f"{at(k, '%b %d %H:%M:%S')} gpu-7 {line}",
+    "ts": lambda k, line: f"[{at(k)}] {line}",
+    "honcho": lambda k, line: f"{at(k, '%H:%M:%S')} server.1 | {line}",
+    "unknown": lambda k, line: f"gpu7.rack3 @server {line}",
+    "Docker": lambda k, line: json.dumps({"log": line + "\n", "stream": "stderr"}),
+    "Vector": lambda k, line: json.dumps({"host": "gpu-7", "message": line, "stream": "stderr"}),
+    "an unknown key": lambda k, line: json.dumps({"x": k, "LogEntry": line, "y": [k]}),
+    "JSON in JSON": lambda k, line: json.dumps({"log": json.dumps({"message": line}) + "\n"}),
+    "CSV": lambda k, line: '"gpu-7","' + line.replace('"', '""') + '",7',
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("logger", LOGGERS)
+def test_a_traceback_ends_where_its_writer_goes_on(wrapper, logger, tmp_path):
+    begin, wrap = LOGGERS[logger], WRAPPERS[wrapper]
+    said = [begin(k) + body(k) for k in range(12)]
+    said += [begin(12) + TRACE[0], *TRACE[1:], begin(13) + SIGQUIT, begin(14) + body(14)]
+    lines = [wrap(k, line) for k, line in enumerate(said)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == [*range(12), 14]
+    assert frames.event.select("line_no", "kind").rows() == [(13, "exception"), (18, "sigquit")]
+    lines = [line.strip() for line in frames.event["traceback"][0].rstrip().split("\n")]
+    assert lines == [TRACE[0].partition(": ")[2], *(line.strip() for line in TRACE[1:-1])]
+    assert coverage.lines_unrecognised == 0
+
+
+def test_a_traceback_in_one_string_ends_with_it(tmp_path):
+    records = [body(1), "\n".join(TRACE), SIGQUIT, body(2)]
+    lines = [json.dumps({"time": at(k), "event": said, "n": k}) for k, said in enumerate(records)]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.event.select("line_no", "kind").rows() == [(2, "exception"), (3, "sigquit")]
+    assert frames.event["traceback"][0] == "\n".join(TRACE).partition(": ")[2].rstrip("\n")
+
+
+def test_tracebacks_of_two_containers_stay_apart(tmp_path):
+    for form in (
+        "sglang-{}  | {}",
+        "[pod/sglang-{}/server] {}",
+        "(Engine pid=1234{}) {}",
+        "{}: {}",
+    ):
+        lines = [form.format(n, own(k)) for k in range(6) for n in (1, 2)]
+        lines += [form.format(n, f"[{at(9)} TP0] {TRACE[0]}") for n in (1, 2)]
+        lines += [form.format(n, line) for n in (2, 1) for line in TRACE[1:-1]]
+        frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+        events = frames.event.filter(pl.col("kind") == "exception")
+        assert events["line_no"].to_list() == [13, 14]
+        assert events["stream"].n_unique() == 2
+        assert events["traceback"][1].endswith("2.00 GiB")
+
+
+def test_escapes_in_json_in_json(tmp_path):
+    retract = "KV cache pool is full. Retract requests. #retracted_reqs: 2, #new_token_ratio: "
+    said = [f"\x1b[32m{own(1)}\x1b[0m", f"[{at(2)} TP0] {retract}0.4213 -> 0.9871"]
+    inner = [json.dumps({"message": line}).replace(">", "\\u003e") for line in said]
+    frames, _, _ = read(tmp_path, "".join(json.dumps({"log": i}) + "\n" for i in inner))
+    assert frames.batch["queue_req"].to_list() == [1]
+    assert frames.event["new_token_ratio"].to_list() == [0.9871]
