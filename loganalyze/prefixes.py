@@ -95,12 +95,12 @@ _STREAM_KEYS = (
     "pod",
     "k8s.pod.name",
     "_PID",
+    "container_id",
     "container_name",
     "_container_name_",
     "containerName",
     "ContainerName",
     "container",
-    "container_id",
     "instance",
     "_SYSTEMD_UNIT",
     "unit",
@@ -111,7 +111,7 @@ _STREAM_KEYS = (
 )
 _JSON_STREAM = re.compile(
     rf'\\*"+(?P<key>{"|".join(map(re.escape, _STREAM_KEYS))})\\*"+\s*:\s*'
-    r'\\*"+(?P<name>[\w./@:-]+)'
+    r'(?:\{[^{}]{0,200}?\\*"+(?:name|id)\\*"+\s*:\s*)?\\*"+(?P<name>[\w./@:-]+)'
 )
 #: Words of a request that was logged with its text: what follows may be anything.
 _ECHO = re.compile(
@@ -340,7 +340,8 @@ def unwrap(line: str) -> tuple[str | None, str]:
 def _stream_of(record: dict[str, object], depth: int = 3) -> str | None:
     """Return what the fields of a record of JSON, or of an object in it, say about its writer."""
     inner = [v for v in record.values() if isinstance(v, dict)] if depth else []
-    told = (record.get(key) for key in _STREAM_KEYS)
+    values = (record.get(key) for key in _STREAM_KEYS)
+    told = (v.get("name", v.get("id")) if isinstance(v, dict) else v for v in values)
     return next((str(v) for v in told if isinstance(v, str | int)), None) or next(
         (found for v in inner if (found := _stream_of(v, depth - 1))), None
     )
@@ -504,7 +505,13 @@ def _read_wrappers(found: _Found) -> None:
         else:
             return
         groups = m.groupdict()
-        if wrapper.loose:
+        if wrapper.loose and groups.get("stream"):  # what varies stands around it
+            start, stop = m.span("stream")
+            key = re.search(r'\w+="$', text[m.start() : start])
+            before = r"\{(?:[^{}]*[ ,])?" + escape(key[0]) if key else r"\{[^{}]*"
+            found.spans.append(Span(m.start(), start, None, before))
+            found.spans.append(Span(stop, m.end(), None, wrapper.loose))
+        elif wrapper.loose:
             found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
         if groups.get("stamp"):
             zone = "UTC" if clock_of(groups["stamp"]) == "epoch" else groups.get("zone")

@@ -322,8 +322,10 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
         "UTC",
     ),
     "logcli": (
-        lambda k: f'2026-11-20T10:00:{k:02d}Z {{app="sglang", pod="s-{k}"}} {own(k)}',
-        None,
+        lambda k: (
+            f'2026-11-20T10:00:{k:02d}Z {{app="sglang", n="{k}", pod="s-0", x="{k}"}} {own(k)}'
+        ),
+        "s-0",
         "UTC",
     ),
     "JSON formatter, a format inside": (
@@ -360,7 +362,7 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
         None,
     ),
     "stern": (lambda k: f"sglang-7d9f8b server {own(k)}", "sglang-7d9f8b server", None),
-    "SkyPilot": (lambda k: f"(head, rank=0, pid=1{k}) {own(k)}", None, None),
+    "SkyPilot": (lambda k: f"(head, rank=0, pid=1{k}) {own(k)}", "head", None),
     "pm2": (lambda k: f"0|sglang   | {own(k)}", "0|sglang", None),
     "multilog": (lambda k: f"@4000000065f1e2{k:02x}1234abcd {own(k)}", None, None),
     "ts": (lambda k: f"[{stamp(k)}] {own(k)}", None, None),

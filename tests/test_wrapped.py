@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 import pytest
+from synth import sessions
 
 from loganalyze.frames import Frames
 from loganalyze.parse import Parser
@@ -315,3 +316,44 @@ def test_escapes_in_json_in_json(tmp_path):
     frames, _, _ = read(tmp_path, "".join(json.dumps({"log": i}) + "\n" for i in inner))
     assert frames.batch["queue_req"].to_list() == [1]
     assert frames.event["new_token_ratio"].to_list() == [0.9871]
+
+
+#: What names the writer n of line k.
+WRITERS = {
+    "Google Cloud": lambda n, k, line: json.dumps(
+        {
+            "resource": {"labels": {"container_name": "a", "pod_name": f"s-{n}"}},
+            "textPayload": line,
+        }
+    ),
+    "Filebeat": lambda n, k, line: json.dumps(
+        {
+            "kubernetes": {"container": {"name": "a"}, "pod": {"ip": "::", "name": f"s-{n}"}},
+            "message": line,
+        }
+    ),
+    "ECS": lambda n, k, line: json.dumps(
+        {"container_id": f"a{n}-7", "container_name": "sglang", "log": line}
+    ),
+    "logcli": lambda n, k, line: f'{utc(k)}Z {{app="a", node="n{k}", pod="s-{n}"}} {line}',
+    "Ray, with a rank": lambda n, k, line: f"(Engine(rank={n}) pid=4{n}) {line}",
+    "SkyPilot": lambda n, k, line: f"(worker{n}, rank={n}, pid=7, ip=10.0.0.{n}) {line}",
+    "journalctl -o short-full": lambda n, k, line: (
+        f"{at(k, '%a %Y-%m-%d %H:%M:%S')} CST gpu-7 sglang[4{n}]: {line}"
+    ),
+    "syslog without a program": lambda n, k, line: f"{at(k, '%b %d %H:%M:%S')} gpu-{n} {line}",
+    "grep": lambda n, k, line: f"logs/server{n}.log:{k}:{line}",
+    "honcho": lambda n, k, line: f"{at(k, '%H:%M:%S')} server.{n} | {line}",
+    "concurrently": lambda n, k, line: f"[server{n}] {line}",
+    "aws logs tail": lambda n, k, line: f"{utc(k)}+00:00 ecs/server/0a1b2c3d4e{n} {line}",
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_two_servers_in_one_log_stay_apart(name):
+    wrap = WRITERS[name]
+    retract = f"[{at(20)} TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2"
+    lines = [wrap(n, k, own(k)) for k in range(12) for n in (1, 2)] + [wrap(2, 20, retract)]
+    both = sessions("\n".join(lines) + "\n")
+    assert [data.batch["queue_req"].to_list() for data in both] == [list(range(12))] * 2
+    assert [len(data.event) for data in both] == [0, 1]
