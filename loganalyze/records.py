@@ -26,7 +26,8 @@ _OWN = re.compile(rb"\[(?:%b )?%b(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\] " % (_DA
 _START = re.compile(
     rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?="
     rb"|INFO: +[0-9( ]|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
-    rb"|Exception in (?:Model|Controller|run_tp_server)\w*:|Rank [0-9]+: (?:load weight|max_total)"
+    rb"|Exception in (?:Model|Controller|Tokenizer|run_tp_server)\w*:"
+    rb"|Rank [0-9]+: (?:load weight|max_total)"
     rb"|server_args=|The server is fired up)"
 )
 _MAYBE_START = re.compile(rb"\n[\x1b\[0-9DEIPRTs]")
@@ -43,7 +44,7 @@ _ANOTHER = re.compile(
 #: What Python, or an old release, says before a traceback that belongs to the record above.
 _CHAINED = re.compile(
     rb"^(?:During handling of the above|The above exception was the)"
-    rb"|(?:Exception in (?:Model|Controller|run_tp_server)\w*|hit an exception): ?\r?$"
+    rb"|(?:Exception in (?:Model|Controller|Tokenizer|run_tp_server)\w*|hit an exception): ?\r?$"
 )
 #: What the second line of a record looks like.
 _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")

@@ -78,7 +78,7 @@ def test_the_search_finds_every_sample(name, sample):
     fmt, line = FORMATS[name], sample.line.encode()
     literals = [literal for literal in fmt.find if literal in line]
     assert literals
-    if fmt.name != "access":
+    if fmt.name != "access" and not fmt.multiline:  # whose literals are looked for themselves
         anchor = re.search(fmt.anchor, sample.line)[0].encode()
         assert BATCH in literals or any(set(text) & set(MARKS) for text in (*literals, anchor))
 
