@@ -11,9 +11,10 @@ from loganalyze import capacity, filters, sessions, timeline
 from loganalyze.errors import InputError, utf8
 from loganalyze.filters import Filters
 from loganalyze.frames import Frames
+from loganalyze.guesses import guess, of_other_server
 from loganalyze.model import SessionData, Unreadable
 from loganalyze.parse import Parser
-from loganalyze.sources import Source, guess, open_sources
+from loganalyze.sources import Source, open_sources
 from loganalyze.store import Store
 
 #: What is said of a log that could not be read to its end.
@@ -68,11 +69,13 @@ def read_all(
             hint = f"looks like {looks_like}; {hint}"
             coverage = parser.coverage(source)
             if coverage.lines_unrecognised:
-                first = coverage.samples[0].line_no
-                hint = (
-                    f"{coverage.lines_unrecognised:,} of them look like its statistics inside of "
-                    f"other text, the first on line {first}; {hint}"
-                )
+                first = coverage.samples[0]
+                where = f"the first on line {first.line_no}"
+                if first.text.startswith("... "):
+                    where = f"inside of other text, {where}; {hint}"
+                else:
+                    where = f"cut off, {where}; pass the log with whole lines"
+                hint = f"{coverage.lines_unrecognised:,} of them look like its statistics {where}"
             failed.append(Unreadable(source.name, message, hint))
     if not read:
         raise InputError(f"{failed[0].name}: {failed[0].message}", hint=failed[0].hint)
@@ -108,12 +111,31 @@ def _unreadable(error: InputError, names: Sequence[str]) -> Unreadable:
     return Unreadable(name, message, error.hint)
 
 
+#: Kinds of events that any program in Python may print, and how many chunks of no more than
+#: these are kept back.
+_ANYONES = {"traceback", "error", "killed", "exit_code", "process_aborted", "collective_timeout"}
+_HELD = 64
+
+
 def _read_one(
     parser: Parser, store: Keeper, source: Source, on_progress: Callable[[int], None] | None
 ) -> bool:
-    """Put the records of a source into the store; tell whether there were any."""
-    found = False
+    """Put the records of a source into the store; tell whether there were any.
+
+    A log with no more than tracebacks and the like may be another server's.
+    """
+    sure, held = False, list[Frames]()
     for chunk in parser.read(source, on_progress):
-        found = found or any(f.height for f in (chunk.batch, chunk.event, chunk.startup))
-        store.add(chunk)
-    return found
+        kinds = set(chunk.event["kind"].unique())
+        sure |= bool(chunk.batch.height or chunk.startup.height or kinds - _ANYONES)
+        held.append(chunk)
+        if sure or len(held) > _HELD:
+            for each in held:
+                store.add(each)
+            sure, held = True, []
+    found = any(chunk.event.height for chunk in held)
+    if not sure and found and of_other_server(source):
+        return False
+    for each in held:
+        store.add(each)
+    return sure or found

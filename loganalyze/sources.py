@@ -89,6 +89,10 @@ _BINARY = (
     (b"PAR1", "a Parquet file"),
     (b"SQLite format 3", "a SQLite database"),
     (b"ARROW1", "an Arrow file"),
+    (b"\x80\x04\x95", "a pickle"),
+    (b"\x80\x05\x95", "a pickle"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF", "an HDF5 file"),
     (b"LPKSHHRH", "a systemd journal; export it with `journalctl -o short-iso`"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
     (b"Rar!", "a RAR archive; unpack it first"),
@@ -418,7 +422,7 @@ def _open_stored(
 ) -> list[Source]:
     """Look at the first bytes, and go on inside a compressed file or an archive."""
     source = Source(name, open_stored, kind, size, codecs_)
-    head = _head(source)
+    head = head_of(source)
     codec = codec_of(head)
     if codec == "zip" and not codecs_ and depth == 0:
         return _open_zip(name, open_stored)
@@ -464,7 +468,7 @@ def _open_stored(
     elif _is_binary(head):
         raise InputError(f"{name}: is not text", hint="name a log file")
     if is_json(head) or b"\n" not in head[:-1]:
-        source._breaks = breaks_of(_head(source, 1 << 16))
+        source._breaks = breaks_of(head_of(source, 1 << 16))
         if source._breaks:
             source.kind += ", split"
             source.remarks.append("has hardly any line ends: each record counts as a line")
@@ -498,7 +502,8 @@ def _open_zip(name: str, open_stored: Callable[[], IO[bytes]]) -> list[Source]:
     return found
 
 
-def _head(source: Source, size: int = 1 << 12) -> bytes:
+def head_of(source: Source, size: int = 1 << 12) -> bytes:
+    """Return the first bytes of a log's text."""
     stream, _ = source._open_text()
     with stream:
         return stream.read(size)
@@ -594,59 +599,5 @@ def _age_key(age: int | str | None) -> tuple[int, int, str]:
 
 
 def _first_stamp(source: Source) -> bytes | None:
-    m = _STAMP.search(_head(source, 1 << 16))
+    m = _STAMP.search(head_of(source, 1 << 16))
     return m[1] + b" " + m[2] if m else None
-
-
-#: What a text without SGLang lines may be, and what to do then; the first that fits.
-_GUESSES = (
-    (
-        rb"\bvllm\b|Avg prompt throughput: |GPU KV cache usage: ",
-        "a vLLM log",
-        "this tool reads SGLang's logs only",
-    ),
-    (
-        rb"text-generation-(?:launcher|router)|\[TensorRT-LLM\]|\btritonserver\b",
-        "a log of another inference server",
-        "this tool reads SGLang's logs only",
-    ),
-    (
-        rb"sglang_router|\bsmg::|sgl_model_gateway",
-        "a log of SGLang's router",
-        "the router prints no statistics; pass the log of a server behind it",
-    ),
-    (
-        rb"server_args=|Init torch distributed|Load weight (?:begin|end)|fired up and ready",
-        "an SGLang log without statistics lines",
-        "statistics are printed at --log-level info, from the first request on",
-    ),
-    (
-        rb'"(?:GET|POST|PUT|DELETE|HEAD) \S+ HTTP/[0-9.]+" [0-9]{3} (?:[0-9]+|-)',
-        "an nginx access log",
-        "pass the server's own standard error",
-    ),
-    (
-        rb'INFO: +\S+ - "(?:GET|POST) ',
-        "a server's standard output without its standard error",
-        "SGLang prints statistics to standard error: capture both (2>&1)",
-    ),
-    (rb"(?i)^\s*<(?:!doctype|html|\?xml)", "a web page", "download the raw log"),
-    (rb"^Traceback |\n  File \"", "a Python traceback", "pass the whole log of the server"),
-    (rb"^\s*[\[{].*[\]}]\s*$", "JSON", "pass the server's own log, or its messages one a line"),
-    (rb"^[^\n,]+(?:,[^\n,]*){3,}\n", "a CSV table", "pass the server's own log"),
-)
-
-
-def guess(source: Source) -> tuple[str, str]:
-    """Guess what a log is that holds no SGLang line.
-
-    Returns:
-        What it looks like, for "looks like ...", and what to do.
-    """
-    head = _head(source, 1 << 16)
-    if not head.strip():
-        return "blank lines", "did the server write to another file?"
-    for pattern, what, hint in _GUESSES:
-        if re.search(pattern, head):
-            return what, hint
-    return "other text", "pass the server's own log; `loganalyze formats` lists what is read"

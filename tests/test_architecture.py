@@ -21,6 +21,7 @@ LAYERS = [
     "streams",
     "archives",
     "sources",
+    "guesses",
     "parts",
     "mend",
     "formats",

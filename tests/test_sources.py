@@ -21,10 +21,12 @@ from pathlib import Path
 
 import pytest
 
-from loganalyze import streams
+from loganalyze import reading, streams
 from loganalyze.errors import InputError
+from loganalyze.guesses import guess
 from loganalyze.parse import Parser
-from loganalyze.sources import guess, open_sources
+from loganalyze.sources import open_sources
+from loganalyze.store import Store
 
 lz4 = pytest.importorskip("lz4.frame")
 if sys.version_info >= (3, 14):
@@ -541,6 +543,22 @@ def test_ten_comes_before_nine(tmp_path):
             b"2025-10-01 12:00:00  INFO smg::server: src/server.rs:123: up",
             "a log of SGLang's router",
         ),
+        (b"INFO 11-20 10:00:00 [api_server.py:1] vLLM API server version 0.11.0", "a vLLM log"),
+        (b"[TRT-LLM] [I] iter = 1, a, b, c", "a log of another inference server"),
+        (b"slot launch_slot_: id  0 | task 1 | processing", "a log of another inference server"),
+        (b"NAME   READY   STATUS\ns-0    1/1     Running", "what kubectl says"),
+        (b"apiVersion: v1\nkind: Pod", "what kubectl says"),
+        (b"services:\n  sglang:\n    image: x", "YAML"),
+        (b'Error from server (NotFound): pods "s-0" not found', "an error message of a command"),
+        (b"srun: job 12 queued, waiting, for, resources", "Slurm's own messages"),
+        (b"# HELP sglang:token_usage x\nsglang:token_usage 0.5", "metrics"),
+        (b'{"backend": "sglang", "mean_ttft_ms": 1.0, "a": 2, "b": 3}', "results of a benchmark"),
+        (b'{"a": 1, "b": 2, "c": 3, "d": 4}\n{"a": 1}', "JSON"),
+        (b"import os\nimport sys", "source code"),
+        (b"[   12.345678] a, b, c, d\n[   12.345679] e, f, g, h", "a kernel log"),
+        (b"Dear all, please find, attached, the log, of, today.", "other text"),
+        (b"\0\0\0", "NUL bytes"),
+        (b"[2026-11-20 10:00:00] Launch DP0 starting at GPU #0.", "an SGLang log without"),
         (b"hello world", "other text"),
         (b"   \n\n", "blank lines"),
     ],
@@ -551,3 +569,33 @@ def test_guess(line, what, tmp_path):
     (source,) = open_sources([str(path)])
     assert guess(source)[0].startswith(what)
     assert guess(source)[1]
+
+
+def test_another_servers_traceback_makes_it_no_log_of_sglangs(tmp_path):
+    """And one that nobody is named in may be SGLang's own, which could not start."""
+    traceback = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: x\n'
+    for first, is_ours in (
+        ("INFO [api_server.py:1] vLLM API server version 1\n", False),
+        ("", True),
+    ):
+        path = tmp_path / "server.log"
+        path.write_text(first + traceback)
+        if is_ours:
+            assert reading.read_all(Parser(), Store(), [str(path)], None)[0]
+            continue
+        with pytest.raises(InputError, match="no SGLang line in 4 lines") as error:
+            reading.read_all(Parser(), Store(), [str(path)], None)
+        assert error.value.hint.startswith("looks like a vLLM log")
+
+
+def test_statistics_that_were_cut_off_are_called_so(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(
+        "[2026-11-20 10:00:00] Decode batch, #running-req: 12, #token: 9, token u\n" * 9
+    )
+    with pytest.raises(InputError) as error:
+        reading.read_all(Parser(), Store(), [str(path)], None)
+    assert error.value.hint == (
+        "9 of them look like its statistics cut off, the first on line 1; pass the log with whole "
+        "lines"
+    )

@@ -92,11 +92,11 @@ class _Part:
 
     def __init__(self, found: Input, source: Source, end: bytes) -> None:
         self.found, self.source = found, source
-        stamps = _stamps(sources._head(source, _LOOK))
+        stamps = _stamps(sources.head_of(source, _LOOK))
         self.first = stamps[0] if stamps else None
         last = _stamps(end) if source.kind == "file" else []
         self.last = last[-1] if last else None
-        self.starts = b"server_args=" in sources._head(source, _LOOK)
+        self.starts = b"server_args=" in sources.head_of(source, _LOOK)
 
 
 def _look(found: Input) -> _Part | None:

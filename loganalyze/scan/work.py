@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 
 import polars as pl
 
-from loganalyze import __version__, pipeline, plan, reading, schema, sources
+from loganalyze import __version__, guesses, pipeline, plan, reading, schema, sources
 from loganalyze.errors import InputError, LogAnalyzeError, OwnOutputError, utf8
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample, Unreadable
@@ -302,7 +302,7 @@ class _Reading:
             reason = f"no SGLang line in {sum(source.lines for source in opened):,} lines"
         else:
             reason = f"none of {len(opened)} files in it has an SGLang line"
-        looks, hint = sources.guess(opened[0])
+        looks, hint = guesses.guess(opened[0])
         if self._task.found.named:
             raise InputError(reason, hint=f"it looks like {looks}; {hint}")
         self._done.status, self._done.reason = "other", f"{reason}; it looks like {looks}"

@@ -32,7 +32,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-from loganalyze import pipeline, schema, server_args, sources, streams  # noqa: F401  to bound
+from loganalyze import guesses, pipeline, schema, server_args, sources, streams  # noqa: F401  to bound
 from loganalyze.errors import InputError
 from loganalyze.parse import Parser
 from loganalyze.report import to_json, to_markdown, to_text
@@ -172,7 +172,7 @@ def fuzz_sources(data: bytes) -> None:
             described = source.describe()
             assert described.lines == source.lines
             assert len(described.sha256) == 64
-            assert all(map(str, sources.guess(source)))
+            assert all(map(str, guesses.guess(source)))
             _check_quotes(source, whole)
 
 
