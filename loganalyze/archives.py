@@ -11,10 +11,43 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, cast
+from typing import IO, Self, cast
 
 from loganalyze.errors import InputError
 from loganalyze.streams import DAMAGE, refuse_bomb
+
+#: A longer name or set of attributes is no header that tar writes.
+MAX_TAR_HEADER = 1 << 16
+_MORE = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A header of a tar archive; refused where tarfile would read all that follows as a name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in (*_MORE, tarfile.SOLARIS_XHDTYPE) and info.size > MAX_TAR_HEADER:
+            raise tarfile.ReadError(f"a header of {info.size:,} bytes")
+        return info
+
+
+class _Forward:
+    """A stream that ends: tarfile goes on to where a header says that its member ends.
+
+    That may be years away, so the second read at the end raises.
+    """
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._ended = False
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if not data and self._ended:
+            raise tarfile.ReadError("the archive ends inside a member")
+        self._ended = not data
+        return data
 
 
 class Tar:
@@ -27,11 +60,19 @@ class Tar:
         self._close: Callable[[], object] = lambda: None
 
     def members(self) -> Iterator[tuple[str, int, int]]:
-        """Yield name, place and size of the plain files, up to where the archive is cut off."""
-        with self._open_text() as stream, contextlib.suppress(tarfile.TarError):
-            for info in tarfile.open(fileobj=stream, mode="r|"):  # noqa: SIM115
-                if info.isfile() and info.size:
-                    yield info.name, info.offset_data, info.size
+        """Yield name, place and size of the plain files, up to where the archive is damaged.
+
+        The place of a file that was packed without its holes is -1.
+        """
+        with self._open_text() as stream, contextlib.suppress(*DAMAGE):
+            forward = cast("IO[bytes]", _Forward(stream))
+            archive = tarfile.open(fileobj=forward, mode="r|", tarinfo=_TarInfo)  # noqa: SIM115
+            while (info := archive.next()) is not None:
+                if info.isfile() and info.size > 0:
+                    yield info.name, -1 if info.issparse() else info.offset_data, info.size
+                # Else it keeps them all, each with a copy of all attributes so far.
+                archive.members.clear()  # type: ignore[attr-defined]
+                archive.pax_headers = {}
 
     def member(self, place: int, size: int) -> IO[bytes]:
         """Return a stream of the member at `place`."""
@@ -65,6 +106,8 @@ class _TarMember(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self._place < 0:
+            raise ValueError("packed without its holes, by tar's --sparse")
         size = min(len(buffer), self._left)
         data = self._tar.read_at(self._place, size) if size else b""
         if size and not data:
@@ -84,6 +127,7 @@ class Zip:
 
     def __init__(self, open_stored: Callable[[], IO[bytes]]) -> None:
         self._open_stored = open_stored
+        self._archive: zipfile.ZipFile | None = None
 
     def members(self) -> tuple[list[tuple[str, int, Callable[[], IO[bytes]]]], str]:
         """Return name, size and opener of each file, and what is wrong with the archive.
@@ -92,21 +136,30 @@ class Zip:
             InputError: a member is encrypted, or a bomb.
         """
         found: list[tuple[str, int, Callable[[], IO[bytes]]]] = []
-        with self._open_stored() as stored:
-            try:
-                infos = zipfile.ZipFile(stored).infolist()
-            except DAMAGE:
-                return list(self._walk()), "cut off: its table of contents is missing"
-        for info in infos:
+        stored = self._open_stored()
+        try:
+            self._archive = zipfile.ZipFile(stored)
+        except DAMAGE:
+            stored.close()
+            return list(self._walk()), "cut off: its table of contents is missing"
+        weakref.finalize(self, stored.close)
+        for info in self._archive.infolist():
             if info.flag_bits & 1:
                 raise InputError(f"{info.filename} is encrypted", hint="unpack it first")
             refuse_bomb(info.file_size, info.compress_size, f"{info.filename} ")
             if info.file_size and not info.filename.endswith("/"):
-                found.append((info.filename, info.file_size, self._opener(info)))
+                found.append(
+                    (info.filename, info.file_size, functools.partial(self._listed, info))
+                )
         return found, ""
 
-    def _opener(self, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-        return lambda: cast("IO[bytes]", _ListedMember(self._open_stored, info))
+    def _listed(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        return cast("IO[bytes]", _ListedMember(self, info))
+
+    def open(self, info: zipfile.ZipInfo) -> IO[bytes]:
+        """Return a stream of a member, from its entry in the table of contents."""
+        assert self._archive is not None
+        return self._archive.open(info)
 
     def _walk(self) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
         at = 0
@@ -174,9 +227,8 @@ class _ListedMember(io.RawIOBase):
     It is opened when it is read, not before, so that a wrong entry is damage like any other.
     """
 
-    def __init__(self, open_stored: Callable[[], IO[bytes]], info: zipfile.ZipInfo) -> None:
-        self._stored = open_stored()
-        self._info = info
+    def __init__(self, archive: Zip, info: zipfile.ZipInfo) -> None:
+        self._archive, self._info = archive, info
         self._text: IO[bytes] | None = None
 
     def readable(self) -> bool:
@@ -184,7 +236,7 @@ class _ListedMember(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         if self._text is None:
-            self._text = zipfile.ZipFile(self._stored).open(self._info)  # noqa: SIM115
+            self._text = self._archive.open(self._info)
         data = self._text.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -192,5 +244,4 @@ class _ListedMember(io.RawIOBase):
     def close(self) -> None:
         if self._text is not None:
             self._text.close()
-        self._stored.close()
         super().close()

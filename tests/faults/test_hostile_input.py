@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 import time
+import tracemalloc
 import zipfile
 
 import pytest
@@ -220,6 +221,75 @@ def test_an_archive_is_read_and_never_unpacked(tmp_path):
     ]
     assert tree(tmp_path) == before
     assert not (tmp_path.parent.parent / "escape.log").exists()
+
+
+def member(name, size, data=None, kind=tarfile.REGTYPE):
+    """Return a member of a tar archive whose header says that it has this size."""
+    data = EXCERPT.read_bytes() if data is None else data
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+WHOLE = member("a.log", EXCERPT.stat().st_size)
+LIES = {
+    "a member": (WHOLE + member("b.log", 1 << 60), ["a.log", "b.log"]),
+    "a name": (WHOLE + member("b.log", 1 << 60, kind=tarfile.GNUTYPE_LONGNAME), ["a.log"]),
+    "attributes": (WHOLE + member("b.log", 1 << 60, kind=tarfile.XHDTYPE), ["a.log"]),
+    "less than nothing": (WHOLE + member("b.log", -1), ["a.log"]),
+}
+
+
+@pytest.mark.parametrize(("archive", "names"), LIES.values(), ids=LIES)
+def test_an_archive_that_lies_about_a_size_ends_where_it_ends(tmp_path, archive, names):
+    """To look for the end of 1 EiB took forever, or as much memory as the rest has bytes."""
+    (tmp_path / "logs.tar").write_bytes(archive)
+    result = run("check", tmp_path / "logs.tar", "--json")
+    assert result.exit_code == (3 if "b.log" in names else 0), result.stderr
+    found = strict_json(result.stdout)["sources"]
+    assert [one["name"].split("!")[1] for one in found] == names
+
+
+def test_attributes_of_an_archive_are_not_copied_into_every_member(tmp_path):
+    """1,000 members with 50 kB of attributes for all that follow each held 30 GB."""
+    more = b"".join(b"14 k%06d=va\n" % n for n in range(4_000))
+    everywhere = member("g", len(more), more, tarfile.XGLTYPE)
+    few = member("x", 14, b"14 c000000=va\n", tarfile.XHDTYPE)
+    (tmp_path / "logs.tar").write_bytes((everywhere + few + WHOLE) * 40)
+    tracemalloc.start()
+    try:
+        sources_ = sources.open_sources([str(tmp_path / "logs.tar")])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(sources_) == 40
+    assert most < 5_000_000  # 40 times 4,000 entries are 20 MB
+
+
+def test_a_file_that_was_packed_without_its_holes_is_said(tmp_path):
+    """Its place in the archive holds other bytes than it did."""
+    sparse = bytearray(member("b.log", 512, EXCERPT.read_bytes()[:512], tarfile.GNUTYPE_SPARSE))
+    sparse[483:495] = b"00004000000\0"  # its size with its holes, in octal
+    sparse[148:156] = b"%06o\0 " % (sum(sparse[:148]) + 8 * ord(" ") + sum(sparse[156:512]))
+    (tmp_path / "logs.tar").write_bytes(WHOLE + sparse)
+    result = run("check", tmp_path / "logs.tar")
+    assert result.exit_code == 3
+    assert "logs.tar!b.log: " in result.stderr
+    assert "packed without its holes, by tar's --sparse" in result.stderr
+
+
+def test_the_table_of_an_archive_is_read_once(tmp_path, monkeypatch):
+    """Once for each member, 3,000 members took minutes."""
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
+        for n in range(20):
+            archive.writestr(f"{n}.log", EXCERPT.read_bytes())
+    reads = []
+    whole = zipfile.ZipFile._RealGetContents
+    monkeypatch.setattr(
+        zipfile.ZipFile, "_RealGetContents", lambda self: reads.append(whole(self))
+    )
+    assert len(sources.open_sources([str(tmp_path / "logs.zip")])) == 20
+    assert len(reads) == 1
 
 
 @pytest.fixture
