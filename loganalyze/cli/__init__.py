@@ -78,8 +78,7 @@ class Program(click.Group):
         except click.Abort:
             status = _fail("interrupted", status=INTERRUPTED)
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            status = _fail(f"{where}{error.strerror or error}")
+            status = _fail(*_told(error))
         except Exception as error:
             if missing := missing_package(error):
                 sys.exit(_fail(missing.message, missing.hint))
@@ -98,6 +97,16 @@ def _fail(message: str, hint: str = "", status: int = UNUSABLE) -> int:
     """Print an error and return its exit status."""
     print_error(message, hint)
     return status
+
+
+def _told(error: OSError) -> tuple[str, str]:
+    """Return what the system refused, in our form, and the next step where there is one."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the present folder no longer exists", "`cd` to one that does"
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}", ""
 
 
 def _plain(message: str) -> str:

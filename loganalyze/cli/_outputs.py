@@ -37,6 +37,8 @@ def check_outputs(outputs: Sequence[str | None], inputs: Sequence[str], force: b
     logs = {_place(path) for path in inputs if path != STDIO}
     for output in given:
         if output == STDIO:
+            if sys.stdout is None:
+                raise UsageError("-: standard output is closed", hint="name a file")
             continue
         if _place(output) in logs:
             raise UsageError(f"{output}: is the log itself", hint="choose another output")
@@ -74,9 +76,8 @@ def whole(output: str) -> Iterator[Path]:
     old one. Folders on the way are made. Standard output, a device or a pipe is written to
     at the end, from a temporary file.
     """
-    target = Path(os.path.realpath(output))  # what a link points to is replaced, not the link
     try:
-        if output == STDIO or (target.exists() and not target.is_file()):
+        if output == STDIO or _is_stream(output):
             with tempfile.TemporaryDirectory() as folder:
                 beside = Path(folder, "output")
                 yield beside
@@ -84,9 +85,10 @@ def whole(output: str) -> Iterator[Path]:
                     if output == STDIO:
                         _copy_to_stdout(file)
                     else:
-                        with target.open("wb") as stream:
+                        with open(output, "wb") as stream:
                             shutil.copyfileobj(file, stream)
             return
+        target = Path(os.path.realpath(output))  # what a link points to is replaced, not it
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
@@ -114,7 +116,15 @@ def to_stdout(content: str | bytes) -> bool:
     except BrokenPipeError:
         _drop_stdout()
         return False
+    except OSError as error:
+        raise _not_printed(error) from error
     return True
+
+
+def _not_printed(error: OSError) -> UsageError:
+    return UsageError(
+        f"standard output: {error.strerror or error}", hint="the result could not be printed"
+    )
 
 
 def _copy_to_stdout(file: IO[bytes]) -> None:
@@ -123,6 +133,8 @@ def _copy_to_stdout(file: IO[bytes]) -> None:
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         _drop_stdout()
+    except OSError as error:
+        raise _not_printed(error) from error
 
 
 def _drop_stdout() -> None:
@@ -133,14 +145,19 @@ def _drop_stdout() -> None:
 
 def _check_folder(output: str) -> None:
     """Refuse an output in a folder that cannot be made or written to."""
-    place = Path(os.path.realpath(output))
-    if place.exists() and not place.is_file():  # a device or a pipe
+    if _is_stream(output):
         return
+    place = Path(os.path.realpath(output))
     folder = next(parent for parent in place.parents if parent.exists())
     if not folder.is_dir():
         raise UsageError(f"{output}: {folder} is not a folder", hint="choose another place")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{output}: {folder} may not be written to", hint="choose another place")
+
+
+def _is_stream(output: str) -> bool:
+    """Tell whether an output is a device or a pipe, `>(...)` and /dev/stdout among them."""
+    return os.path.exists(output) and not os.path.isfile(output)
 
 
 def _place(path: str) -> str:

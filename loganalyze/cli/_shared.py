@@ -280,7 +280,13 @@ def print_error(message: str, hint: str = "") -> None:
 
 def tell(line: str) -> None:
     """Print a line to standard error."""
-    click.echo(printable(line), err=True)
+    to_stderr(printable(line) + "\n")
+
+
+def to_stderr(text: str) -> None:
+    """Print to standard error; where that takes nothing, the exit status still says it."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True, nl=False)
 
 
 def printable(line: str) -> str:

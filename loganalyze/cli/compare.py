@@ -89,7 +89,7 @@ def compare(
     _outputs.write_all([(target, render(found)) for target, render in pairs if target])
     text = compare_text.render(found, color=_shared.use_color(), width=_shared.width())
     if _outputs.STDIO in targets:  # the form is alone there
-        click.echo(text, err=True)
+        _shared.to_stderr(f"{text}\n")
     else:
         _outputs.to_stdout(text)
     if fail_on is not None:

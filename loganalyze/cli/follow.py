@@ -122,7 +122,7 @@ class _Screen:
         self.deserted = False
         self._follower = follower
         self._json = as_json
-        self._live = not as_json and sys.stdout.isatty()
+        self._live = not as_json and _shared.is_terminal(sys.stdout)
         self._lines: list[str] = []
         self._drawn = 0
         self._said = 0.0

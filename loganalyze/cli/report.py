@@ -66,7 +66,7 @@ def report(
     _outputs.write_all([(target, render(found)) for target, render in pairs if target])
     color, width = _shared.use_color(), _shared.width()
     if _outputs.STDIO in targets:  # the form is alone there, and says the rest
-        click.echo(to_text.render_verdict(found, color=color, width=width), err=True, nl=False)
+        _shared.to_stderr(to_text.render_verdict(found, color=color, width=width))
     else:
         _outputs.to_stdout(to_text.render(found, color=color, width=width))
     ctx.exit(_shared.exit_code(found, fail_on))

@@ -90,18 +90,45 @@ def test_following_ends_when_its_reader_leaves(tmp_path):
     assert child.wait() == 0
 
 
-def test_standard_output_that_cannot_be_written_is_an_error():
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "loganalyze", "explain", "KV001"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-    assert done.returncode == 2
-    first, *_ = done.stderr.decode().splitlines()
-    assert first == "loganalyze: No space left on device"
+def shell(line, **options):
+    """Run a line of the shell, with `la` for the program."""
+    line = line.replace("la ", f"{sys.executable} -m loganalyze ")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("la explain KV001 >/dev/full", 2, "standard output: No space left on device"),
+        (f"la check {EXCERPT} --fail-on warning >&-", 1, ""),
+        (
+            f"la export {EXCERPT} --frame batch --format csv -o - >&-",
+            2,
+            "-: standard output is closed",
+        ),
+        (f"la report {EXCERPT} --json - >&-", 2, "-: standard output is closed"),
+        (f"la follow - <{EXCERPT} >&-", 0, ""),
+        ("la check - <&-", 2, "-: standard input is closed"),
+        ("la check missing 2>/dev/full", 2, ""),
+        (f"la report {EXCERPT} --json - 2>/dev/full >report.json", 0, ""),
+        ("mkdir gone && cd gone && rmdir ../gone && la report x.log", 2, "the present folder"),
+    ],
+    ids=lambda value: value.replace(str(EXCERPT), "LOG") if isinstance(value, str) else "",
+)
+def test_a_stream_or_a_folder_that_is_not_there(tmp_path, line, status, said):
+    done = shell(line, cwd=tmp_path)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.startswith(f"loganalyze: {said}" if said else "")
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["/dev/stdout", ">(cat)"])
+def test_an_output_may_be_a_pipe(tmp_path, place):
+    line = f"la report {EXCERPT} --json {place} | cat"
+    done = shell(line, cwd=tmp_path)
+    assert '"primary": "KV001"' in done.stdout, done.stderr
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_reader_that_left_is_known(monkeypatch):
