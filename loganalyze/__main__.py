@@ -1,5 +1,6 @@
 """The program: `loganalyze`, or `python -m loganalyze` where the script is not on the path."""
 
+import signal
 import sys
 
 from loganalyze.errors import missing_package
@@ -7,6 +8,7 @@ from loganalyze.errors import missing_package
 
 def run() -> None:
     """Run the command line; what goes wrong before it can say so itself is said here."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing half is left
     try:
         from loganalyze.cli import main
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,7 +125,6 @@ def scan(
         profile=profile,
         redact=redact,
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's Ctrl-C
     line = _Line()
     done = archive.scan(paths, output, options, _teller(line, as_json, redact), line.show)
     line.clear()
@@ -192,7 +190,7 @@ def _said(done: Summary, output: str) -> list[str]:
         (done.other, "no logs"),
         (done.partly, "of them only in part"),
     ]
-    parts = ", ".join(f"{n:,} {what}" for n, what in counts if n)
+    parts = ", ".join(f"{n:,} {what}" for n, what in counts if n) or "none finished"
     head = "interrupted: " if done.interrupted else ""
     return [
         f"{head}{done.inputs:,} input{'s' * (done.inputs != 1)} ({parts}) in {done.seconds:.1f} s",
@@ -206,7 +204,7 @@ class _Line:
     def __init__(self) -> None:
         self._shown = False
         self._next = 0.0
-        self._terminal = sys.stderr.isatty()
+        self._terminal = _shared.is_terminal(sys.stderr)
 
     def show(self, done: Summary) -> None:
         """Say how far the scan is, at most five times a second."""

@@ -111,6 +111,7 @@ def shell(line, **options):
         (f"la follow - <{EXCERPT} >&-", 0, ""),
         ("la check - <&-", 2, "-: standard input is closed"),
         ("la check missing 2>/dev/full", 2, ""),
+        (f"la scan {EXCERPT} -o out 2>&-", 0, ""),
         (f"la report {EXCERPT} --json - 2>/dev/full >report.json", 0, ""),
         ("mkdir gone && cd gone && rmdir ../gone && la report x.log", 2, "the present folder"),
     ],

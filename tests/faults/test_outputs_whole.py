@@ -2,9 +2,11 @@
 
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
-from program import EXCERPT, FOUNDING, assert_clean, assert_refused, process, run
+from program import EXCERPT, FOUNDING, ROOT, assert_clean, assert_refused, process, run
 
 from loganalyze import compare, export, pipeline
 
@@ -119,4 +121,23 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(tmp_path, monkeypatch, wo
     result = run(*command(words, tmp_path / "output"))
     assert result.exit_code == 130
     assert result.stderr.strip() == "loganalyze: interrupted"
+    assert os.listdir(tmp_path) == []
+
+
+@ways
+def test_a_batch_system_that_ends_the_program_leaves_nothing(tmp_path, words):
+    """SIGTERM, when all is written and nothing is in its place yet."""
+    ended = (
+        "import os, runpy, signal, sys\n"
+        "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.argv[0] = 'loganalyze'\n"
+        "runpy.run_module('loganalyze', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ended, *command(words, tmp_path / "output")],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "loganalyze: interrupted")
     assert os.listdir(tmp_path) == []
