@@ -50,6 +50,9 @@ _PROMPT_S = 120.0
 #: Of a full pool this share is free as a rule: a request that brings more finds it full before.
 _USUAL_FREE = 0.05
 
+#: How far ahead the growth of the running requests is looked for, and how often.
+_AHEAD_S, _AHEAD_EVERY_S = 120.0, 5.0
+
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
 
@@ -133,6 +136,33 @@ class Rank:
         held_sum = (held & live).cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
         live_sum = live.cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
         return (held_sum >= share * live_sum - 1e-9) & (held_sum > 0) & live
+
+    @cached_property
+    def grown(self) -> pl.Series:
+        """KV tokens that the requests running in a cell are seen to come to hold, at least.
+
+        What the pool holds at a time ahead, less the prompts that came until then and all that
+        their requests can have decoded; the most over `_AHEAD_S`. Of those that came and went
+        too much is taken off, so it may be too little, but not too much. Null in gaps.
+        """
+        per_req = pl.when(pl.col("running") > 0).then(pl.col("decoded") / pl.col("running"))
+        sums = self.grid.select(
+            token="own_token",
+            came=(pl.col("new_token") + pl.col("cached_token")).cum_sum(),
+            started="started",
+            requests=pl.col("started").cum_sum(),
+            steps=per_req.fill_null(0).cum_sum(),
+        ).with_columns(joined=(pl.col("started") * pl.col("steps")).cum_sum())
+        every = self.cells(_AHEAD_EVERY_S)
+        later = [
+            pl.col("token").shift(-n)
+            - (pl.col("came").shift(-n) - pl.col("came"))
+            - (pl.col("requests").shift(-n) - pl.col("requests")) * pl.col("steps").shift(-n)
+            + (pl.col("joined").shift(-n) - pl.col("joined"))
+            for n in range(every, self.cells(_AHEAD_S) + 1, every)
+        ]
+        most = sums.select(most=pl.max_horizontal("token", *later), token="token")
+        return most.select(pl.when(pl.col("token").is_not_null()).then("most"))["most"]
 
     def _floats(self, value: Values) -> pl.Series:
         if isinstance(value, str):

@@ -174,6 +174,26 @@ def test_a_burst_whose_batches_are_full_is_not_admitted_carefully(simulator, tmp
     assert not {f.code for f in found} & {"ADM001", "ADM003", "KV005"}
 
 
+def test_a_pool_that_young_requests_will_fill_is_not_kept_free_by_admission(simulator, tmp_path):
+    """Of a small pool usage says little: what a request may decode is a tenth of it."""
+    config = {
+        "duration": 600,
+        "capacity": 36_000,
+        "conservativeness": 0.3,
+        "phases": [phase(workers=60, prompt={**GAMMA, "mean": 600}, out={**GAMMA, "mean": 1800})],
+    }
+    sim = simulator.Sim("small", config, 1, str(tmp_path))
+    sim.run()
+    truth, _ = simulator.label(sim)
+    found, _ = judge(tmp_path / "small.log")
+    (careful,) = [f for f in found if f.code == "ADM001"]
+    assert careful.episodes
+    ((first, end),) = truth["kv_saturated"]
+    for one in careful.episodes:
+        start, stop = ((t - sim.log.base).total_seconds() for t in (one.start, one.end))
+        assert stop < first or start > end
+
+
 # -- the full scoring --------------------------------------------------------------------------
 
 

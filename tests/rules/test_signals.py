@@ -1,5 +1,7 @@
 """The clock, the states and the step model that all rules stand on, by hand."""
 
+from datetime import timedelta
+
 import polars as pl
 import pytest
 from synth import START, capacity, decode, sessions, text
@@ -247,3 +249,23 @@ def test_states_are_null_in_gaps():
     assert inside["usage"].null_count() == inside.height == 70
     assert rank.grid["t"][-1] == 129
     assert START.year == 2026
+
+
+def test_what_running_requests_grow_to_leaves_out_those_that_come_later():
+    # 10 requests decode 40 tokens a second each, from 50,000 on; 5 of 600 tokens join at 10.5 s.
+    alone = [0.5 + 0.004 * i for i in range(11)]
+    joined = [0.5 + 0.03 + 0.004 * i + 0.002 * (i - 10) for i in range(11, 31)]
+    prefill = (
+        f"[{START + timedelta(seconds=10):%Y-%m-%d %H:%M:%S} TP0] Prefill batch, #new-seq: 5, "
+        "#new-token: 3000, #cached-token: 0, token usage: 0.57, #running-req: 10, #queue-req: 3"
+    )
+    rank = one_rank(
+        text(
+            capacity(),
+            decode(usage=alone),
+            prefill,
+            decode(usage=joined, running=15, rate=600.0, start_s=11),
+        )
+    )
+    # The first 10 hold 62,000 at the end; the pool then holds 69,000.
+    assert rank.grown[0] == pytest.approx(62_000, abs=400)

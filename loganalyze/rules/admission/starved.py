@@ -52,8 +52,14 @@ STARVED_LIMITS = {
     "settled_usage": Limit(
         0.9, "fraction", "usage that running requests may reach at their settled size"
     ),
+    "fall_s": Limit(
+        30.0, "s", "time in which KV in use, but for what comes in, falls once requests are grown"
+    ),
     "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
     "full_usage": Limit(0.90, "fraction", "usage from which the pool is full"),
+    "grown_usage": Limit(
+        0.95, "fraction", "usage that running requests and the next one grow to if it is full"
+    ),
     "full_window_s": Limit(11.0, "s", "window for a full pool"),
     "full_s": Limit(20.0, "s", "shortest spell of a full pool"),
     "full_join_s": Limit(
@@ -131,14 +137,16 @@ def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
 def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
     """Return where a rank's pool is full with a queue, in the cells of `rank`.
 
-    Short dips are part of it. KV001 holds on through longer ones, which are told here as what
-    they are: admission that is still careful while KV lies free. And while one rank of several
-    is full, the pool is what is short.
+    A pool that its running requests are seen to fill, without any that came later, is full from
+    the start. Short dips are part of it. KV001 holds on through longer ones, which are told here
+    as what they are: admission that is still careful while KV lies free. And while one rank of
+    several is full, the pool is what is short.
     """
     waiting = other.grid["queued"].fill_null(0) > 0
+    fills = _with_the_next(other) >= limits["grown_usage"]
     full = (
         (pl.col("queued") > 0)
-        & (pl.col("full_usage") >= limits["full_usage"] - 1e-9)
+        & ((pl.col("full_usage") >= limits["full_usage"] - 1e-9) | pl.lit(fills))
         & ~at_cap(other)
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
     )
@@ -148,6 +156,17 @@ def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
     )
     found = joined(found, other.cells(limits["full_join_s"]), waiting)
     return cells_of(rank, mask_of(found, other.grid.height)).fill_null(False)
+
+
+def _with_the_next(rank: Rank) -> pl.Series:
+    """Return the usage that running requests and the next one are seen to grow to, at least.
+
+    0 where nothing tells.
+    """
+    if not rank.kv_tokens:
+        return pl.repeat(0.0, rank.grid.height, eager=True)
+    usage = (rank.grown + rank.grid["prompt"].fill_null(0)) / rank.kv_tokens
+    return usage.fill_null(0.0)
 
 
 def other_pool_has_room() -> pl.Expr:
@@ -164,6 +183,10 @@ def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
     log they are taken to grow on as they did at last while others waited, both over `trend_s` and
     over `settle_s`: over a short time alone their size swings, and those that are left when a
     server drains are its longest.
+
+    Others may be larger that come later. So requests are grown as well if within `fall_s` those
+    that finish give back more than all decode: KV in use then falls, but for the prompts that
+    come in. And what they are seen to grow to is known (`Rank.grown`).
     """
     if not rank.kv_tokens:
         return pl.lit(True)
@@ -180,7 +203,11 @@ def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
     later = last + growth * unseen / 2
     settled = ((size - unseen) * per_req + unseen * later) / size
     room = pl.col("running") * settled < limits["settled_usage"] * rank.kv_tokens
-    return room.fill_null(True)
+    ahead = rank.cells(limits["fall_s"])
+    came = pl.col("new_token").rolling_sum(ahead, min_samples=1).shift(-ahead)
+    falls = pl.col("own_token").shift(-ahead) - pl.col("own_token") < came
+    fits = pl.lit(_with_the_next(rank) < limits["usage"])
+    return (room | falls).fill_null(True) & fits
 
 
 def _growth(cells: pl.DataFrame) -> tuple[float, float]:
