@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loganalyze.episodes import Hold, at_least, hysteresis, joined, mask_of, overlap, spans
+from loganalyze.episodes import (
+    Hold,
+    at_least,
+    hysteresis,
+    joined,
+    mask_of,
+    overlap,
+    spans,
+    within,
+)
 
 
 def series(text):
@@ -72,3 +81,10 @@ def test_spans_are_ordered_disjoint_and_inside(values, patience):
     found = hysteresis(enter, keep, Hold(patience))
     assert all(0 <= a < b <= len(values) for a, b in found)
     assert all(one[1] <= two[0] for one, two in pairwise(found))
+
+
+def test_values_within_any_of_some_ranges():
+    at = pl.Series([0, 5, None, 10, 11, 20])
+    assert within(at, [(8, 11), (5, 10)]).to_list() == [False, True, False, True, True, False]
+    assert within(at, []).to_list() == [False] * 6
+    assert within(at.filter(at.is_null()), [(5, 10)]).to_list() == [False]
