@@ -115,8 +115,9 @@ _HOST_PLACES = (
     re.compile(r"://(?:\[credentials\]@)?(?P<host>[\w-]+(?:\.[\w-]+)*)"),
     re.compile(r"(?<![\w.+/-])(?P<user>[\w.+-]+)@(?P<host>[\w-]+(?:\.[\w-]+)*)"),
     re.compile(
-        r'(?i)"(?:pod|host|node|machine)(?:_?name)?\\*"\s*:\s*\\*"(?P<host>[\w.-]+)'
-        r'|"_HOSTNAME"\s*:\s*"(?P<host2>[\w.-]+)'
+        r'(?i)"(?:(?:pod|host|node|machine)(?:_?name)?|(?:container|docker|_?machine|_?boot)_?id'
+        r'|_hostname)\\*"\s*:\s*(?:\{\s*\\*"(?:name|id)\\*"\s*:\s*)?\\*"(?P<host>[\w.-]+)'
+        r'|"container_?name\\*"\s*:\s*\\*"/?(?P<host2>(?=[\w.-]*[0-9])[\w.-]+)'
     ),
     re.compile(r"(?i)(?<![\w-])(?:host|node|pod)(?:_?name)?=[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"),
     re.compile(r"(?<![\w.-])(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL"),
@@ -223,7 +224,10 @@ class Redactor:
         if not host or "pid=" in stream or re.fullmatch(r"(?:rank|default)?\d+", host):
             return match[0]
         at = match.start("stream") - match.start()
-        return match[0][:at] + self._host(host) + match[0][at + len(host) :]
+        writer = stream.split(" ")[0]
+        first, *others = writer.split("/")
+        parts = [self._host(first), *(self._host(p) if _TELLING.match(p) else p for p in others)]
+        return match[0][:at] + "/".join(parts) + match[0][at + len(writer) :]
 
     def args(self, values: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
         """Return the server arguments without secrets, and the names that lost their value.

@@ -115,6 +115,20 @@ def test_lines_without_anything_private_stay_as_they_stand(line):
         ("node3: [2026-01-05 10:00:00] x", "host-1: [2026-01-05 10:00:00] x"),
         ("[rank0]: [2026-01-05 10:00:00] x", "[rank0]: [2026-01-05 10:00:00] x"),
         ("3: [2026-01-05 10:00:00] x", "3: [2026-01-05 10:00:00] x"),
+        (
+            "2026-01-05T10:00:00Z ecs/h100box/0a1b2c3d4e5f [2026",
+            "2026-01-05T10:00:00Z host-1/host-2/host-3 [2026",
+        ),
+        ("(gpu-a, rank=1, pid=7, ip=10.1.2.3) x", "(host-1, rank=1, pid=7, ip=ip-1) x"),
+        ("Jan  5 10:00:00 rack7 [2026", "Jan  5 10:00:00 host-1 [2026"),
+        (
+            '{"docker_id": "0a1b", "container_name": "/h100-sglang-1", "log": "x"}',
+            '{"docker_id": "host-1", "container_name": "/host-2", "log": "x"}',
+        ),
+        (
+            '{"host": {"name": "athena"}, "_MACHINE_ID": "ff"}',
+            '{"host": {"name": "host-1"}, "_MACHINE_ID": "host-2"}',
+        ),
     ],
 )
 def test_the_host_that_a_wrapper_names(line, expected):
