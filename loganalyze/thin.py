@@ -55,35 +55,38 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         _cell=cell,
         _usage=pl.max_horizontal(*derive.POOLS),
         _before=pl.int_range(pl.len()).shift(1).over(ranks),
-    )
+    ).with_columns(_group=pl.col("_row").first().over(*keys, "_cell"))
     # A row that only marks an extreme may win again, but never stands for its cell.
-    stands = pl.col("_row").filter(pl.col("lines") > 0).last()
-    best = [pl.col("_row").get(pl.col(c).arg_max(), null_on_oob=True) for c in _EXTREMES]
-    worst = [pl.col("_row").get(pl.col(c).arg_min(), null_on_oob=True) for c in _EXTREMES]
-    cells = rows.group_by(*keys, "_cell").agg(
-        stands.alias("_stands"),
+    cells = rows.group_by("_group").agg(
+        pl.col("_row").filter(pl.col("lines") > 0).last().alias("_stands"),
         pl.col("lines").sum().alias("_lines"),
-        pl.concat_list(*best, *worst).list.unique().alias("_extremes"),
+        *(pl.col(c).max().alias(f"{c}/max") for c in _EXTREMES),
+        *(pl.col(c).min().alias(f"{c}/min") for c in _EXTREMES),
         *(pl.col(c).sum().alias(f"_{c}") for c in _SUMS),
     )
     standing = cells.filter(pl.col("_stands").is_not_null()).select(
         pl.col("_stands").alias("_row"), "_lines", *(f"_{c}" for c in _SUMS)
     )
-    longest = pl.col("quiet_s").arg_max()
+    best = rows.select("_row", "_group", *_EXTREMES).join(
+        cells, on="_group", maintain_order="left"
+    )
     silences = (
         rows.filter(pl.col("quiet_s") > derive.SILENCE_S)
         .group_by(*ranks, "_cell")
-        .agg(pl.col("_row", "_before").get(longest))
+        .agg(pl.col("_row", "_before").get(pl.col("quiet_s").arg_max()))
     )
+    extreme = [
+        _first(pl.col(c) == pl.col(f"{c}/{end}")) for c in _EXTREMES for end in ("max", "min")
+    ]
     marked = pl.concat(
         [
-            cells.select(pl.col("_extremes").explode().alias("_row")),
+            best.filter(pl.any_horizontal(extreme)).select("_row"),
             silences.select("_row"),
             silences.select(_row="_before"),
         ]
     ).drop_nulls()
     kept = (
-        pl.concat([standing.select("_row"), marked.select("_row")])
+        pl.concat([standing.select("_row"), marked])
         .unique()
         .join(standing, on="_row", how="left")
         .sort("_row")
@@ -106,6 +109,12 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         )
         .select(batch.columns)
     )
+
+
+def _first(holds: pl.Expr) -> pl.Expr:
+    """Return the first row of each group for which something holds."""
+    of = pl.when(holds).then("_group")
+    return of.is_not_null() & of.is_first_distinct()
 
 
 def _with_silences(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
