@@ -154,6 +154,8 @@ class Reader:
                 echo = fmt, m.start()
             if prefix is None or (found and _QUOTES & set(text[done:start])):
                 continue
+            if found and not self.house.believes(_outer(found[0][3])):
+                continue  # an access line stands before it, whose own style nobody asks for
             if found and found[0][3].quote:
                 prefix = replace(prefix, quote=found[0][3].quote)
             if not found and not self.house.believes(chain_of(fmt, prefix)):
@@ -229,8 +231,11 @@ def chain_of(fmt: Format, prefix: Prefix) -> tuple[str, ...]:
     """Return what a record is wrapped in; of later statistics alone, SGLang's stamp is sure."""
     if fmt.frame == "request":
         return ()
-    bare = prefix.chain[-1:] == (BARE,) and (fmt.frame != "batch" or fmt.stampless)
-    return prefix.chain[:-1] if bare else prefix.chain
+    return _outer(prefix) if fmt.frame != "batch" or fmt.stampless else prefix.chain
+
+
+def _outer(prefix: Prefix) -> tuple[str, ...]:
+    return prefix.chain[:-1] if prefix.chain[-1:] == (BARE,) else prefix.chain
 
 
 def _styles(fmt: Format, text: str, message: re.Match[str]) -> Iterator[Style]:

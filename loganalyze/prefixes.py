@@ -393,6 +393,8 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         found.take_ranks(*tags[-1].span())
     if ranks and mark is own:
         found.take_ranks(*ranks.span())
+        if own is not None:
+            found.chain.append("ranks")
     stamp = found.values.get("stamp")
     if bare:
         found.chain.append(BARE)

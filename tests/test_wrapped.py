@@ -357,3 +357,21 @@ def test_two_servers_in_one_log_stay_apart(name):
     both = sessions("\n".join(lines) + "\n")
     assert [data.batch["queue_req"].to_list() for data in both] == [list(range(12))] * 2
     assert [len(data.event) for data in both] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        f"[{at(3)}] TP0 {body(3)}",
+        f"TP0 {body(3)}",
+        f"{epoch(3)} {own(3)}",
+        f"a.log:12:{own(3)}",
+        f"MESSAGE={body(3)}",
+        json.dumps({"x": f'INFO:     10.0.0.1:1 - "GET / HTTP/1.1" 200 OK{own(3)}'}),
+        json.dumps({"podName": "a", "content": own(3)}),
+    ],
+)
+def test_what_another_log_would_hold_is_no_line_of_this_one(fake, tmp_path):
+    lines = [own(k // 2) if k % 2 else fake for k in range(60)]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["line_no"].to_list() == list(range(2, 61, 2))
