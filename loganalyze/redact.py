@@ -99,8 +99,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 _URL_USER = re.compile(r"(?<=://)[^/\s:@'\"\[\]]+(?::[^/\s@'\"]*)?@")
 #: A home: the user's name goes with all that stands before it.
 _HOME = re.compile(
-    r"(?<![\w.~])(?:(?:/[\w.-]+)*/(?:home|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
-    r"|(?:/[\w.-]+)+/users/(?P<b>[^/\\\s'\",:;|!]+)"
+    r"(?<![\w.~])(?:(?:/[\w.-]+){0,64}/(?:home|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
+    r"|(?:/[\w.-]+){1,64}/users/(?P<b>[^/\\\s'\",:;|!]+)"
     r"|[A-Za-z]:(?P<slash>\\+)Users(?P=slash)(?P<c>[^\\\s'\",:;|!]+)"
     r"|/root(?=[/\s'\",:;|!]|$))"
 )
@@ -140,14 +140,17 @@ _HOST_SHAPES = re.compile(
     re.IGNORECASE,
 )
 #: `<node>_{prefill,decode,agg}_<id>.out`, as launchers of clusters name their logs.
-_NODE_FILE = re.compile(r"(?P<host>[A-Za-z][\w.-]*?)_(?:prefill|decode|agg|frontend)_\w+\.\w+$")
+_NODE_FILE = re.compile(
+    r"(?P<host>[A-Za-z][\w.-]{0,252}?)_(?:prefill|decode|agg|frontend)_\w{1,64}\.\w{1,16}$"
+)
 #: `/var/log/containers/<pod>_<namespace>_...` and `/var/log/pods/<namespace>_<pod>_<uid>/...`.
 _POD_FILE = re.compile(
-    r"/containers/(?P<host>[\w.-]+?)_[\w.-]+_|/pods/[\w.-]+?_(?P<host2>[\w.-]+?)_[0-9a-f-]+/"
+    r"/containers/(?P<host>[\w.-]{1,253}?)_[\w.-]{1,253}_"
+    r"|/pods/[\w.-]{1,253}?_(?P<host2>[\w.-]{1,253}?)_[0-9a-f-]{1,64}/"
 )
 #: What a log's name ends with.
 _ENDING = re.compile(
-    r"(?:\.(?:log|out|err|txt|jsonl?|ndjson|gz|bz2|xz|zst|lz4|zip|tar|tgz|\d+))+$"
+    r"(?:\.(?:log|out|err|txt|jsonl?|ndjson|gz|bz2|xz|zst|lz4|zip|tar|tgz|\d{1,10})){1,6}$"
 )
 #: Public places that say nothing about the reader's site.
 _PUBLIC = re.compile(

@@ -515,14 +515,16 @@ def _is_binary(head: bytes) -> bool:
     return control > 0.05 * len(text)
 
 
+#: Digits after a date belong together in one way only, and not without end: a name in an
+#: archive has up to 64 KiB.
 _ROTATED = re.compile(
     r"""(?x) ^(?P<base>.+?)
     (?: [.](?P<number>[0-9]{1,4})
-      | [-._](?P<date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T_.-]?[0-9]{2,10})*)
+      | [-._](?P<date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[0-9]{2,10})?(?:[T_.-][0-9]{2,10}){0,4})
     )?
     (?P<extension>[.](?:log|out|err|txt))?
     (?: [.](?P<after>[0-9]{1,4})
-      | [-._](?P<after_date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T_.-]?[0-9]{2,10})*)
+      | [-._](?P<after_date>[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[0-9]{2,10})?(?:[T_.-][0-9]{2,10}){0,4})
     )?
     (?:[.](?:gz|zst|xz|bz2|lz4))?$"""
 )

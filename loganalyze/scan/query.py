@@ -14,7 +14,7 @@ from loganalyze.scan import dataset
 from loganalyze.scan.state import DATASET
 
 #: What a query starts with, after comments and brackets; anything else would change something.
-_QUERY = re.compile(r"(?is)(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:select|with)\b")
+_QUERY = re.compile(r"(?is)(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*+(?:select|with)\b")
 
 #: How Polars says that a statement is no SQL.
 _SYNTAX = re.compile(r"sql parser error: Expected: (.*), found: (.*) at Line: \d+, Column: (\d+)")

@@ -164,6 +164,11 @@ def test_half_a_character_stays_as_it_was_printed():
         "a.",
         "1.2.",
         "0:",
+        "/-",
+        "-20260101",
+        "_prefill_a",
+        "/pods/a_a_",
+        ".log",
         "\n",
     ],
 )
@@ -177,6 +182,7 @@ def test_the_cost_of_a_text_is_linear(run_):
             start = time.process_time()
             server_args.parse(text)
             redact.Redactor().text(text)
+            redact.Redactor().name(text)
             words.clean(text)
             sources._split_name(text)
             best = min(best, time.process_time() - start)
