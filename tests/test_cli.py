@@ -874,3 +874,20 @@ def test_what_is_private_is_in_no_output_unless_it_is_asked_for(tmp_path):
     kept = "".join(outputs("--no-redact"))
     assert all(word in kept for word in private)
     assert "Nothing was removed (--no-redact)" in kept
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        ([], "try `loganalyze check {}`"),
+        (["plan"], "try `loganalyze plan --log {}`"),
+        (["export"], "export --help`"),
+    ],
+    ids=["no command", "plan", "export"],
+)
+def test_a_log_where_none_is_expected_gets_the_command_that_was_meant(args, hint):
+    result = CliRunner().invoke(main, [*args, str(FOUNDING)])
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert "?" not in first  # click breaks the line where it lists choices
+    assert second.endswith(hint.format(FOUNDING))

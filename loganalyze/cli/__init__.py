@@ -111,12 +111,20 @@ def _told(error: OSError) -> tuple[str, str]:
 
 def _plain(message: str) -> str:
     """Return a message of click in our form: no capital, no full stop."""
+    message = " ".join(message.split())
     return message[:1].lower() + message[1:].rstrip(".")
 
 
 def _usage_hint(error: click.ClickException) -> str:
-    """Return the help command of the command that was misused."""
+    """Return the command that was meant, or the help of the one that was misused."""
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        said = error.message.lower()
+        files = [word for word in shlex.split(context.obj or "") if os.path.isfile(word)]
+        if files and "no such command" in said:
+            return f"try `loganalyze check {shlex.quote(files[0])}`"
+        if files and "extra argument" in said and context.info_name == "plan":
+            return f"try `loganalyze plan --log {shlex.quote(files[0])}`"
     return f"see `{context.command_path} --help`" if context else ""
 
 
