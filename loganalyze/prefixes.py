@@ -58,7 +58,7 @@ OWN = re.compile(
 _RANK = re.compile(r"(?<![\w-])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?![\w-])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
 #: Ranks in a bracket without a stamp, as a logger of one's own prints them.
-_RANK_TAG = re.compile(r"\[(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
+_RANK_TAG = re.compile(r"\[ *(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
 #: Rank words right before a message: of a line whose stamp was cut off, as issues quote it, or
 #: of a logger that prints them by themselves.
 _RANKS_LAST = re.compile(r"(?<![\w-])\[?(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+[] ,:|]+)+$")

@@ -18,6 +18,12 @@ def test_they_are_read(before):
     assert data.batch["tp_rank"].to_list() == [int("TP1" in before)]
 
 
+@pytest.mark.parametrize("tag", ["[ DP8 TP9 scheduler.py:222]", "[DP8 TP9]"])
+def test_ranks_in_a_bracket_of_another_logger_are_read(tag):
+    (data,) = sessions(f"2026-03-02 09:00:00 INFO 8888 {tag} {DECODE}\n")
+    assert data.batch.select("dp_rank", "tp_rank").row(0) == (8, 9)
+
+
 def test_an_exception_without_its_stamp_is_told_beside_its_bare_lines():
     (data,) = sessions(
         "[TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
