@@ -86,6 +86,10 @@ def read(data: bytes, start: int, stop: int, anchors: re.Pattern[bytes]) -> tupl
         lines but the first. Of lines that were strings of JSON or cells of a table, one string
         or cell is made.
     """
+    own = _OWN.match(data, start, stop)
+    if anchors.match(data, own.end() if own else start, stop):  # as the server prints it
+        end = _plain_end(data, stop)
+        return end, data[start : end - 1]
     head = data[start:stop]
     clean = _COLOUR.sub(b"", head)
     stream, message = _unwrap(clean)
