@@ -308,17 +308,23 @@ def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
 
     0 on a prefill line whose batch is as large as the budget lets it be, null on other lines.
     A batch with some ended because no further request fitted, or because none waited: it is
-    `short`, where the budget is known.
+    `short`. Where the budget is not printed or chunks are off, it is no less than the largest
+    batch: one is short that a usual prompt more would not have made larger than that.
     """
-    chunk = data.session.config.chunked_prefill_size
+    chunk = data.session.config.chunked_prefill_size or 0
     mean_tokens = pl.col("new_token") / pl.col("lines")
-    free = mean_tokens < 0.9 * chunk if chunk and chunk > 0 else pl.lit(True)
     started = pl.col("new_seq") / pl.col("lines")
-    return lines.with_columns(
-        admitted=pl.when(pl.col("prefill") & (pl.col("lines") > 0)).then(
-            pl.when(free).then(started).otherwise(0.0)
-        )
-    ).with_columns(short=(pl.col("admitted") > 0) if chunk else pl.lit(None, pl.Boolean))
+    batch = pl.col("prefill") & (pl.col("lines") > 0)
+    if chunk > 0:
+        admitted = pl.when(mean_tokens < 0.9 * chunk).then(started).otherwise(0.0)
+        short = pl.col("admitted") > 0
+    else:
+        admitted = started
+        usual = pl.col("new_token").filter(batch).sum() / pl.col("new_seq").filter(batch).sum()
+        short = mean_tokens + usual < mean_tokens.filter(batch).max()
+    return lines.with_columns(admitted=pl.when(batch).then(admitted)).with_columns(
+        short=pl.when(batch).then(short)
+    )
 
 
 def _mixes(lines: pl.DataFrame, data: SessionData) -> bool:

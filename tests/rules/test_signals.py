@@ -269,3 +269,16 @@ def test_what_running_requests_grow_to_leaves_out_those_that_come_later():
     )
     # The first 10 hold 62,000 at the end; the pool then holds 69,000.
     assert rank.grown[0] == pytest.approx(62_000, abs=400)
+
+
+def test_without_start_up_lines_the_largest_batch_bounds_the_token_budget():
+    at = f"[{START:%Y-%m-%d %H:%M:%S} TP0]"
+    sizes = [(1, 600), (1, 400), (4, 2000)]
+    prefills = [
+        f"{at} Prefill batch, #new-seq: {n}, #new-token: {size}, #cached-token: 0, "
+        "token usage: 0.50, #running-req: 10, #queue-req: 3"
+        for n, size in sizes
+    ]
+    rank = one_rank(text(prefills))
+    # A usual prompt has 500 tokens: with one more two are still below 2000.
+    assert rank.lines["short"].to_list() == [True, True, False]

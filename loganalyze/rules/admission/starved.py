@@ -70,7 +70,7 @@ STARVED_LIMITS = {
     "max_duty": Limit(0.5, "fraction", "prefill duty from which prefill is the limit"),
     "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
     "window_s": Limit(21.0, "s", "window"),
-    "report_s": Limit(25.0, "s", "shortest spell"),
+    "report_s": Limit(30.0, "s", "shortest spell"),
     "hole_s": Limit(10.0, "s", "holes up to this long are closed"),
     "join_s": Limit(60.0, "s", "holes up to this long with a queue are closed"),
 }
