@@ -324,7 +324,7 @@ def test_ctrl_c_ends_a_wait_on_a_pipe():
             assert process.wait(100) == 130
         finally:
             process.kill()
-        assert process.stderr.read() == b"\nloganalyze: interrupted\n"
+        assert process.stderr.read().strip() == b"loganalyze: interrupted"
 
 
 def stdin(monkeypatch, data):
