@@ -64,7 +64,8 @@ _ESCAPES = {
 #: Characters that need no escape in JSON, but get one from some writers; also in JSON in JSON.
 ESCAPES = {f"\\{escape}": char for escape, char in _ESCAPES.items()} | _ESCAPES
 _ANY_ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
-_COLOUR, _JSON_COLOUR = re.compile(COLOUR), re.compile(JSON_COLOUR)
+#: A run of backslashes is looked at once, from its first.
+_COLOUR, _JSON_COLOUR = re.compile(COLOUR), re.compile(rf"(?<!\\){JSON_COLOUR}")
 #: How a string of JSON and the like writes line ends.
 _LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")

@@ -74,7 +74,7 @@ _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], byt
     (re.compile(rb"&#(?:39|x27);|&apos;"), b"'"),
     (re.compile(rb"&amp;|&#38;"), b"&"),
     # Colours whose escape was spelled out, or lost.
-    (re.compile(rb"(?:\\+(?:x1[bB]|033|e)|#033|\^\[|\xe2\x90\x9b)\[[0-9;]{0,12}m"), b""),
+    (re.compile(rb"(?:(?<!\\)\\+(?:x1[bB]|033|e)|#033|\^\[|\xe2\x90\x9b)\[[0-9;]{0,12}m"), b""),
     (re.compile(rb"(?<![\x1bbB])\[[0-9]{1,3}(?:;[0-9]{1,3}){0,4}m"), b""),
 )
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from loganalyze import formats, schema, sources
+from loganalyze import formats, mend, schema, sources
+from loganalyze import lines as lines_
 from loganalyze.errors import InputError
 from loganalyze.lines import Reader, layout_of
 from loganalyze.parse import Parser
@@ -283,3 +284,17 @@ def test_the_cost_of_a_line_is_linear(run):
         return best
 
     assert cost(6000) < 40 * cost(600) + 0.005  # quadratic would be a hundredfold
+
+
+@pytest.mark.parametrize("pattern", [lines_._COLOUR, mend._REPAIRS[-2][0]], ids=["lines", "mend"])
+def test_a_long_run_of_backslashes_is_looked_at_once(pattern):
+    """A prompt that was escaped over and over has 1 MB of them: that took minutes."""
+
+    def cost(n):
+        text = "\\" * n
+        text = text if isinstance(pattern.pattern, str) else text.encode()
+        start = time.process_time()
+        assert pattern.sub(text[:0], text) == text
+        return time.process_time() - start
+
+    assert cost(40_000) < 40 * min(cost(4_000) for _ in range(3)) + 0.005
