@@ -90,7 +90,18 @@ class Program(click.Group):
                 f"internal error: {type(error).__name__}",
                 "set LOGANALYZE_DEBUG=1 to see where; please report that and the command",
             )
+        _let_go_of_streams()
         sys.exit(status)
+
+
+def _let_go_of_streams() -> None:
+    """Leave nothing for Python to print at its end: failing there, it exits with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str, hint: str = "", status: int = UNUSABLE) -> int:

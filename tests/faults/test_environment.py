@@ -93,7 +93,7 @@ def test_following_ends_when_its_reader_leaves(tmp_path):
 def shell(line, **options):
     """Run a line of the shell, with `la` for the program."""
     line = line.replace("la ", f"{sys.executable} -m loganalyze ")
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     return subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, **options)
 
 
