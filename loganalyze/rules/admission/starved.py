@@ -207,7 +207,8 @@ def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
     came = pl.col("new_token").rolling_sum(ahead, min_samples=1).shift(-ahead)
     falls = pl.col("own_token").shift(-ahead) - pl.col("own_token") < came
     fits = pl.lit(_with_the_next(rank) < limits["usage"])
-    return (room | falls).fill_null(True) & fits
+    # What comes after the end of the log is not seen to fall.
+    return (room.fill_null(True) | falls.fill_null(False)) & fits
 
 
 def _growth(cells: pl.DataFrame) -> tuple[float, float]:
