@@ -38,6 +38,8 @@ NEED_MARGIN = 1.35
 #: prefill work that the decode lines around it cannot show.
 _STRETCH_S = 8.0
 _STRETCH_PREFILLS_PER_S = 0.15
+#: Less than the slowest prefill of the longest prompt: the time went to something else.
+_STRETCH_TOKENS_PER_S = 100.0
 _STRETCH_DUTY = 0.8
 
 #: Without a step model: a prefill batch of so many times the running requests in tokens takes no
@@ -381,6 +383,7 @@ def _with_model(
     pure = (
         (pl.col("stamp_dt_s") >= stretch)
         & (pl.col("n_prefill") > _STRETCH_PREFILLS_PER_S * pl.col("stamp_dt_s"))
+        & (pl.col("d_new_token") > _STRETCH_TOKENS_PER_S * pl.col("stamp_dt_s"))
         & ~pl.col("after_gap")
         & (pl.col("residual").fill_null(math.inf) > _STRETCH_RESIDUAL)
     )
@@ -546,12 +549,12 @@ def _only_prefill(step_s: float) -> pl.Expr:
     the step model to tell, and without one nobody knows.
     """
     size = max(1, round(15 / step_s))
-    prefills, decodes = (
-        pl.col(name).rolling_sum(size, min_samples=1, center=True)
-        for name in ("n_prefill", "n_decode")
+    prefills, tokens, decodes = (
+        pl.col(name).rolling_sum(size, min_samples=1, center=True) / (size * step_s)
+        for name in ("n_prefill", "new_token", "n_decode")
     )
-    often = prefills / (size * step_s) > _STRETCH_PREFILLS_PER_S
-    return often & (decodes == 0) & (pl.col("queued") > 0) & ~pl.col("gap")
+    busy = (prefills > _STRETCH_PREFILLS_PER_S) & (tokens > _STRETCH_TOKENS_PER_S)
+    return busy & (decodes == 0) & (pl.col("queued") > 0) & ~pl.col("gap")
 
 
 def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Series, pl.Series]:

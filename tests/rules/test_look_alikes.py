@@ -199,3 +199,18 @@ def test_a_wave_of_long_requests_is_no_change_of_the_mix(crest, warms):
     warm_up = found(log_of(w)).get("WRM001")
     begins = [e.start for e in warm_up.episodes] if warm_up else []
     assert any(at >= START + timedelta(seconds=change - 300) for at in begins) == warms
+
+
+# -- prefill without decode lines ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("new_token", "held"), [(8_192, True), (100, False)])
+def test_prefill_that_computes_next_to_nothing_is_no_limit(new_token, held):
+    """A prefill batch every 4 s and no decode line: 2,048 tokens a second, or 25."""
+    w = Writer(pool=400_000)
+    for _ in range(60):
+        w.decode(20, 40_000)
+    for _ in range(60):
+        w.prefill(1, new_token, 0, 9, usage=0.6)
+        w.wait(4)
+    assert ("PRE001" in found(log_of(w))) == held
