@@ -115,6 +115,9 @@ _ADMITTED = 5
 _APART_SHARE = 0.1
 
 
+#: Sessions that are named where each of them ended in a death.
+_DEATHS = 5
+
 #: Requests that wait for this share of a rank's time need a cause ...
 _WAITS_SHARE = 0.5
 #: ... on a PD decode server from so many on: a few are always being preallocated ...
@@ -262,7 +265,9 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
     """Name the first cause as severe as the primary that held at another time or session."""
     deaths = [one.session for one in causes if one.code == primary.code == "CRS001"]
     if len(deaths) > 2:
-        return f"it died {len(deaths)} times, in sessions {', '.join(map(str, sorted(deaths)))}"
+        named = ", ".join(map(str, sorted(deaths)[:_DEATHS]))
+        more = f" and {len(deaths) - _DEATHS:,} more" if len(deaths) > _DEATHS else ""
+        return f"it died {len(deaths):,} times, in sessions {named}{more}"
     for one in causes[1:]:
         if one.severity != primary.severity:
             continue

@@ -163,12 +163,19 @@ def test_a_death_is_recognised_and_named(name):
         assert advice in first.text
 
 
-def test_a_server_that_dies_again_and_again_says_how_often():
-    log = "".join(served() for _ in range(4))  # no word of why, and the last one lives
+@pytest.mark.parametrize(
+    ("lives", "said"),
+    [
+        (4, "it died 3 times, in sessions 1, 2, 3."),
+        (9, "it died 8 times, in sessions 1, 2, 3, 4, 5 and 3 more."),
+    ],
+)
+def test_a_server_that_dies_again_and_again_says_how_often(lives, said):
+    log = "".join(served() for _ in range(lives))  # no word of why, and the last one lives
     data = sessions(log)
     verdict = rules.conclude(rules.run(data), data)
     assert verdict.primary == "CRS001"
-    assert verdict.headline.endswith("; it died 3 times, in sessions 1, 2, 3.")
+    assert verdict.headline.endswith(f"; {said}")
 
 
 def test_the_exit_code_that_the_main_process_says_of_a_start():
