@@ -50,7 +50,11 @@ def reduce(sessions: Sequence[SessionData]) -> list[Series]:
     """
     parts = []
     for data in sessions:
-        rows = data.batch.filter(~pl.col("duplicate")).with_columns(derive.rank_text())
+        rows = data.batch.filter(~pl.col("duplicate")).with_columns(
+            derive.rank_text(),
+            # Of merged lines, those of one prefill batch on average.
+            new_token=(pl.col("new_token") / pl.col("lines")).round().cast(pl.Int64, strict=False),
+        )
         if rows.height:
             parts += [(data, group) for group in rows.partition_by("rank", maintain_order=True)]
     spans = [_span(group) for _, group in parts]

@@ -182,6 +182,20 @@ def test_a_very_long_log_gives_the_same_answer_reduced(log, monkeypatch):
         assert abs((one.end - other.end).total_seconds()) <= 16
 
 
+def test_the_chart_of_a_reduced_log_shows_prefill_batches_not_their_sums(log, monkeypatch):
+    monkeypatch.setattr("loganalyze.store.MAX_ROWS", 100)
+    prefill = (
+        "[{} TP0] Prefill batch, #new-seq: 1, #new-token: 500, #cached-token: 0, "
+        "token usage: 0.50, #running-req: 10, #queue-req: 0, "
+    )
+    lines = []
+    for s in range(0, 2000, 2):
+        lines += [decode(s), prefill.format(T0 + timedelta(seconds=s + 1))]
+    (series,) = pipeline.analyze(log(lines)).series
+    band = series.columns["new_token"]
+    assert {v for part in (band.min, band.mean, band.max) for v in part if v is not None} == {500}
+
+
 def test_rows_from_before_and_after_a_restart_are_never_merged(log, monkeypatch):
     monkeypatch.setattr("loganalyze.store.MAX_ROWS", 10)
     lines = []

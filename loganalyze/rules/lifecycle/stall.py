@@ -173,7 +173,7 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
     compiled = _compiled(case, before, after)
     first = before["prefill"] and not rank.lines["decode"][: gap.before].any()
     if compiled or first:
-        prompt = f"the prefill of {before['new_token'] or 0:,} tokens"
+        prompt = _prefill_of(before)
         evidence += [
             shown("kernels compiled", event_text(row), "", (row["source"], row["line_no"]))
             for row in compiled[:2]
@@ -196,8 +196,8 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
     competing = "an idle time whose first new line was lost (IDL001)"
     if before["prefill"]:
         competing = (
-            f"the prefill of {before['new_token'] or 0:,} tokens that the line before announces "
-            "took the time: its kernels were compiled, or are slow"
+            f"{_prefill_of(before)} that the line before announces took the time: its kernels "
+            "were compiled, or are slow"
         )
     return Finding(
         summary=f"No line for {longest} although {_requests(running)} running{when}{more}",
@@ -207,6 +207,15 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
         severity=Severity.CRITICAL,
         confidence="high" if gap.duration_s >= 60 and not before["prefill"] else "medium",
         competing=competing,
+    )
+
+
+def _prefill_of(line: dict[str, Any]) -> str:
+    """Name the prefill batch of a line; of a row of several lines nobody knows its tokens."""
+    return (
+        f"the prefill of {line['new_token'] or 0:,} tokens"
+        if line["lines"] == 1
+        else "the prefill"
     )
 
 

@@ -336,7 +336,8 @@ def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
 
     def judge(rank: Rank) -> list[Span]:
         waiting = pl.coalesce("bootstrap", "prealloc")
-        a_pass = as_float(rank.lines["new_seq"].median(), 0.0)
+        passes = rank.lines.filter(pl.col("lines") > 0)
+        a_pass = as_float((passes["new_seq"] / passes["lines"]).median(), 0.0)
         held = rank.holds(
             (waiting >= limits["requests"])
             & (waiting > limits["passes"] * a_pass)

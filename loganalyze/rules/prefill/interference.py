@@ -145,9 +145,12 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
 
 
 def _runs(rank: Rank) -> pl.DataFrame | None:
-    """Return runs of consecutive prefill lines while requests decode: t, line, modelled length."""
+    """Return runs of consecutive prefill lines while requests decode: t, line, modelled length.
+
+    None without a step model, and where lines were merged: nobody knows then which followed which.
+    """
     model = rank.model
-    if model is None or model.p0_s + model.p1_s <= 0:
+    if model is None or model.p0_s + model.p1_s <= 0 or rank.timeline.merged:
         return None
     lines = rank.lines.with_columns(run=pl.col("prefill").rle_id())
     return (

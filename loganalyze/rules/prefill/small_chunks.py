@@ -41,11 +41,13 @@ def chunk_too_small(case: Case, limits: Limits) -> Finding | Clear:
     if bound is None or chunk > limits["chunk"]:
         return Clear(f"chunks of {chunk} tokens" + ("" if bound is None else ", large enough"))
     lines = case.data.batch.filter(
-        (pl.col("phase") == "prefill") & (pl.col("queue_req").fill_null(0) > 0)
+        (pl.col("phase") == "prefill")
+        & (pl.col("queue_req").fill_null(0) > 0)
+        & (pl.col("lines") > 0)
     )
     if lines.height < 10:
         return Clear("prefill was the limit, but nothing waited")
-    full = lines.filter(pl.col("new_token") >= chunk)
+    full = lines.filter(pl.col("new_token") >= chunk * pl.col("lines"))
     if full.height < limits["share"] * lines.height:
         return Clear(f"{full.height / lines.height:.0%} of the prefill lines fill the chunk")
     return Finding(
