@@ -348,18 +348,13 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
     others = [
         s
         for s in case.sessions
-        if s.session.id != own.id and s.session.role == own.role == "unified"
-    ]
-    others = [
-        s
-        for s in others
-        if (s.session.source != own.source) or s.batch["dp_rank"].null_count() == s.batch.height
+        if s.session.source != own.source and s.session.role == own.role == "unified"
     ]
     if not others or own.start is None or own.end is None:
         raise NotApplicable("it is the log of a single server")
     for other in others:
         there = other.session
-        if there.start is None or there.end is None or there.source == own.source:
+        if there.start is None or there.end is None:
             continue
         start, end = max(own.start, there.start), min(own.end, there.end)
         length = (end - start).total_seconds()
