@@ -252,7 +252,7 @@ def change(action: Action) -> str:
         shown = action.present is not None
         return f"{flag} ({f'now {plain(action.present)}' if shown else 'now: not in this log'})"
     if action.present is None:
-        return f"{flag} {plain(action.proposed)}"
+        return f"{flag} {plain(action.proposed)} (now: not in this log)"
     return f"{flag} {plain(action.present)} → {plain(action.proposed)}"
 
 

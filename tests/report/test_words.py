@@ -154,7 +154,10 @@ def test_the_longest_episodes_stay_in_log_order() -> None:
             Action("", "--mem-fraction-static", 0.88, 0.93),
             "--mem-fraction-static 0.88 → 0.93",
         ),
-        (Action("", "mem_fraction_static", None, 0.93), "--mem-fraction-static 0.93"),
+        (
+            Action("", "mem_fraction_static", None, 0.93),
+            "--mem-fraction-static 0.93 (now: not in this log)",
+        ),
         (Action("", "--hicache-size", 48), "--hicache-size (now 48)"),
         (Action("", "--hicache-size"), "--hicache-size (now: not in this log)"),
         (Action("", "--enable-dp-attention", False, True), "--enable-dp-attention"),
