@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import reduce, wraps
+from math import isfinite
 from operator import and_
-from typing import TypeVar
+from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import polars as pl
@@ -50,7 +51,7 @@ _FORMS = {
 #: Of stamps without a year, until that is known; it has a 29th of February.
 _NO_YEAR = 1972
 #: A stamp outside of these years is damage: no log of the server's is older, or yet to come.
-_FIRST, _LAST = (pl.lit(datetime(year, 1, 1), pl.Datetime("ms")) for year in (2000, 2100))
+_FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)
 #: A clock without a date that falls back by more than this has passed midnight: less is
 #: another writer, or the end of summer time.
 _FALL_S = 2 * 3600
@@ -207,9 +208,11 @@ def _read_cells(
     n = len(cells.columns) + 1 + (cells.tail is not None)
     split = pl.col("text").str.splitn(",", n).struct.unnest()
     values = lines.lazy().select(split).select(_typed(layout)).collect()
-    tails = [values.drop_in_place("tail")] if cells.tail is not None else []
+    checks = [values.drop_in_place(name) for name in values.columns if name.startswith("is ")]
     head = values.drop_in_place("head")
-    checks = tails + [value.is_not_null() for value in values.get_columns() if value.null_count()]
+    if repairs := [fix for column in values for fix in _repairs(column)]:  # hardly ever
+        values = values.with_columns(repairs)
+    checks += [value.is_not_null() for value in values if value.null_count()]
     same = head == cells.head
     if not cells.ranks:
         checks.append(same)
@@ -222,29 +225,44 @@ def _read_cells(
     return values, reduce(and_, doubts) if doubts else None
 
 
+def _repairs(column: pl.Series) -> list[pl.Expr]:
+    """Return what leaves out the values of a column that cannot be, where it has any."""
+    value = pl.col(column.name)
+    if column.dtype.is_float():
+        return [] if isfinite(column.sum()) else [_finite(value)]
+    if column.dtype == pl.Datetime and column.null_count() < len(column):
+        first, last = cast("datetime", column.min()), cast("datetime", column.max())
+        return [] if first >= _FIRST and last <= _LAST else [_sane(value)]
+    return []
+
+
 @_per_layout
 def _typed(layout: Layout) -> list[pl.Expr]:
     """Return expressions that type the texts of a layout's columns.
 
-    Of cells, they give null for what is no value of its column, and two columns more: `head`,
-    the first cell behind its stamp, and `tail`, whether the last one is as it must be.
+    Of cells, they give null for what is no value of its type; and further columns: `head`, the
+    first cell behind its stamp, and some named `is `, whether a cell is as it must be.
     """
     if layout.cells is None:
         return _values(layout.format.frame, layout.columns, layout.clock)
     known, first = _BY_NAME[layout.format.frame], pl.col("field_0")
     stamp = first.str.slice(0, STAMP_END)
     time = stamp.str.to_datetime("[%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False, cache=False)
-    typed = [_sane(time).alias("time"), first.str.slice(STAMP_END).alias("head")]
+    typed = [time.alias("time"), first.str.slice(STAMP_END).alias("head")]
     for k, (name, label) in enumerate(layout.cells.columns, 1):
-        value = pl.col(f"field_{k}").str.strip_prefix(label)
+        cell = pl.col(f"field_{k}")
         if known[name].dtype == pl.Boolean:
-            is_true = value == "True"
-            typed.append(pl.when(is_true | (value == "False")).then(is_true).alias(name))
+            is_true = cell == f"{label}True"
+            typed += [
+                is_true.alias(name),
+                (is_true | (cell == f"{label}False")).alias(f"is {name}"),
+            ]
         else:
-            typed.append(_value_of(value, known[name]).alias(name))
+            value = cell.str.strip_prefix(label).cast(known[name].dtype, strict=False)
+            typed.append(value.alias(name))
     if layout.cells.tail is not None:
         last = pl.col(f"field_{len(layout.cells.columns) + 1}")
-        typed.append(last.eq_missing(layout.cells.tail).alias("tail"))
+        typed.append(last.eq_missing(layout.cells.tail).alias("is tail"))
     return typed
 
 
@@ -283,8 +301,12 @@ def _value(column: Column) -> pl.Expr:
 def _value_of(text: pl.Expr, column: Column) -> pl.Expr:
     """Read texts as the numbers of a column; null where they are none."""
     value = text.cast(column.dtype, strict=False)
-    # `nan` says that there is no value; nothing measured is beyond all floats.
-    return pl.when(value.is_finite()).then(value) if column.dtype.is_float() else value
+    return _finite(value) if column.dtype.is_float() else value
+
+
+def _finite(value: pl.Expr) -> pl.Expr:
+    """Leave out `nan`, which says that there is no value; nothing measured is beyond floats."""
+    return pl.when(value.is_finite()).then(value)
 
 
 def _literal(column: Column, text: str) -> pl.Expr:

@@ -47,6 +47,8 @@ _JSON = json.JSONDecoder(strict=False)
 _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|nan%?)")
 #: Lines of one shape, which one set of releases prints, differ in their digits.
 _ZEROS = str.maketrans("123456789", "000000000")
+_DIGITS = b"0123456789"
+_LEVEL = bytes.maketrans(_DIGITS, bytes(10 * b"0"))
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
 #: What steers a terminal.
@@ -197,7 +199,7 @@ class Reader:
         A line that quotes a record behind a stamp of its own also shows how it is written
         itself.
         """
-        seen: dict[str, list[Style]] = {}
+        seen: dict[tuple[bytes, bytes], list[Style]] = {}
         stop = n = 0
         for hit in TELLING_PATTERN.finditer(data):
             if hit.start() < stop:
@@ -206,18 +208,18 @@ class Reader:
             if n > TELLING_LINES:
                 return
             start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
-            text = data[start : stop if stop >= 0 else len(data)].decode("utf-8", "replace")
-            text = _cleaned(text.rstrip(CUT)).rpartition("\r")[2]
-            m = None
-            if anchors := self._anchor_pattern(text):
-                m = anchors.search(text, 0, MAX_PREFIX)
-            if m is None:
-                continue
-            fmt = self.formats[int(str(m.lastgroup)[1:])]
-            key = f"{fmt.frame} {text[: m.start()].translate(_ZEROS)}"
+            line = data[start : stop if stop >= 0 else len(data)]
+            # A shape: the numbers before the record level, those in it left out.
+            key = line[: hit.start() - start].translate(_LEVEL), line.translate(None, _DIGITS)
             if key not in seen:
-                seen[key] = list(_styles(fmt, text, m))
+                seen[key] = list(self._styles_of(line))
             yield from seen[key]
+
+    def _styles_of(self, line: bytes) -> Iterator[Style]:
+        text = _cleaned(line.decode("utf-8", "replace").rstrip(CUT)).rpartition("\r")[2]
+        anchors = self._anchor_pattern(text)
+        if anchors and (m := anchors.search(text, 0, MAX_PREFIX)):
+            yield from _styles(self.formats[int(str(m.lastgroup)[1:])], text, m)
 
 
 def _cleaned(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -160,22 +161,26 @@ def _release(held: list[Block], head: bytes, menders: list[Mender]) -> Iterator[
 
 def habit_of(head: bytes) -> Habit:
     """Tell by the statistics at its head what was done to the text of a log."""
-    lines: list[bytes] = []
+    lines: dict[bytes, bytes] = {}  # one of those that differ in their numbers
+    alike = Counter[bytes]()
     stop = 0
     for hit in TELLING_PATTERN.finditer(head):
         if hit.start() < stop:
             continue
         stop = head.find(b"\n", hit.end())
         stop = len(head) if stop < 0 else stop
-        lines.append(head[head.rfind(b"\n", 0, hit.start()) + 1 : stop][:8192])
-        if len(lines) == TELLING_LINES:
+        line = head[head.rfind(b"\n", 0, hit.start()) + 1 : stop][:8192]
+        shape = line if b"&#" in line else line.translate(None, b"0123456789")
+        lines.setdefault(shape, line)
+        alike[shape] += 1
+        if alike.total() == TELLING_LINES:
             break
-    told = b"\n".join(x for x in lines if b": obj=" not in x and b"server_args=" not in x)
+    told = b"\n".join(x for x in lines.values() if b": obj=" not in x and b"server_args=" not in x)
     repairs = tuple(k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.search(told))
     if _RESET not in told:  # `[5m` may be minutes
         repairs = tuple(k for k in repairs if k < len(_REPAIRS) - 1)
-    folded = sum(1 for line in lines if _is_open(line))
-    if not folded or folded * 4 < len(lines):
+    folded = sum(alike[shape] for shape, line in lines.items() if _is_open(line))
+    if not folded or folded * 4 < alike.total():
         return Habit(repairs)
     return Habit(repairs, *_fold_of(head))
 

@@ -69,9 +69,11 @@ _LAST_WORD = re.compile(
     rb"|\"(?:log|message|MESSAGE|msg|line)\" ?: ?\"(?:Killed|Segmentation fault|Aborted)"
     rb"(?=(?:\\[nr])*\"[^\n]*\s*$)"
 )
-#: How the texts of a logged request begin.
-_OPENING = (b"='", b'="', b'=\\"')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
+
+
+#: Records of several lines: where each starts -> where it ends, its text.
+Records = dict[int, tuple[int, bytes]]
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class Searcher:
         data, end, requests = self._skip_requests(data, end, last=last)
         found = self._find_records(data, end)
         if found:
-            data = _without(data, found)
+            end = max(end, *(stop for stop, _ in found.values()))
         self._carry = data[end:]
         self._carry_lines = self._carry.count(b"\n") + (
             bool(self._carry) and not self._carry.endswith(b"\n")
@@ -167,28 +169,28 @@ class Searcher:
         if not end:
             return
         cut, view = self.cut, _view(data)
+        n_access = _count(ACCESS, view, end, found)
+        cut.n_access += n_access
+        if requests:
+            cut.n_requests += _count(REQUEST, view, end, found)
+        spans = self._find_lines(data, view, end, n_lines, n_access, requests, found)
+        if found and (last or spans is None):
+            data = _without(data, found)
+            view = _view(data)
         if last and not self._requests and (at := data.rfind(ACCESS)) >= 0:
             start = data.rfind(b"\n", 0, at) + 1
             line = data[start : data.find(b"\n", at)]
             cut.last_access = first_line + data.count(b"\n", 0, start), line
             cut.odd |= _oddities(line)
-        n_access = view.count(ACCESS, 0, end)
-        cut.n_access += n_access
-        spans = self._find_lines(data, view, end, n_lines, n_access)
-        if requests:
-            cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
             cut.dense.append((first_line, n_lines, memoryview(data)[:end]))
             cut.size += end
             cut.odd |= _oddities(view)
             spans = {}
-        elif not self._requests:  # a request log may say anything
-            for start in requests:
-                spans.pop(start, None)
         self._add_lines(data, view, first_line, spans, found)
 
-    def _find_records(self, data: bytes, end: int) -> dict[int, tuple[int, bytes]]:
-        """Find the records of several lines: where each starts, where it ends, its text."""
+    def _find_records(self, data: bytes, end: int) -> Records:
+        """Find the records of several lines."""
         view = _view(data)
         heads = set()
         for shared in self._head_starts:
@@ -197,7 +199,7 @@ class Searcher:
                 if data.startswith(self._heads, at):
                     heads.add(data.rfind(b"\n", 0, at) + 1)
                 at = view.find(shared, at + 1, end)
-        found: dict[int, tuple[int, bytes]] = {}
+        found: Records = {}
         stop = 0
         for start in sorted(heads):
             if start >= stop:  # a traceback may hold another one
@@ -206,9 +208,19 @@ class Searcher:
         return found
 
     def _find_lines(
-        self, data: bytes, view: bytes, end: int, n_lines: int, n_access: int
+        self,
+        data: bytes,
+        view: bytes,
+        end: int,
+        n_lines: int,
+        n_access: int,
+        requests: list[tuple[int, int]],
+        records: Records,
     ) -> dict[int, int] | None:
         """Find the lines that may be records: where each starts and ends.
+
+        Lines of requests that are only counted are passed over, for they may say anything; so
+        are the records that were found already.
 
         Returns:
             None where there are so many that the block is better split than searched.
@@ -219,12 +231,15 @@ class Searcher:
         if self._sticky:
             self._sticky -= 1
             return None
-        spans = _hits(_marks(data, view), MARKS, data, end, most)
+        known = [(start, stop) for start, (stop, _) in records.items()]
+        if not self._requests:
+            known = sorted(known + requests)
+        spans = _hits(_marks(data, view), MARKS, data, end, known, most)
         if len(spans) > most:
             self._sticky = STICKY
             return None
         for access in (ACCESS,) if self._requests else FAILED:
-            spans |= _hits(view.find, access, data, end)
+            spans |= _hits(view.find, access, data, end, known)
         return spans
 
     def _add_lines(
@@ -233,7 +248,7 @@ class Searcher:
         view: bytes,
         first_line: int,
         spans: dict[int, int],
-        records: dict[int, tuple[int, bytes]],
+        records: Records,
     ) -> None:
         """Number what was found, and keep it."""
         for start in records:
@@ -255,7 +270,9 @@ class Searcher:
         cut.size += len(text)
         cut.odd |= _oddities(_view(text))
 
-    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int, list[int]]:
+    def _skip_requests(
+        self, data: bytes, end: int, *, last: bool
+    ) -> tuple[bytes, int, list[tuple[int, int]]]:
         """Empty the lines of logged prompts that span several.
 
         Releases up to 0.4.1.post4 print prompts raw, as text="..."; Python's repr keeps to its
@@ -263,14 +280,13 @@ class Searcher:
 
         Returns:
             The data, with as many lines as before, how much of it can be looked at yet, and
-            where the lines of requests start.
+            where the lines of requests start and end.
         """
-        view, starts = _view(data), []
+        view, found = _view(data), list[tuple[int, int]]()
         at = view.find(REQUEST, 0, end)
         while at >= 0:
             stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
-            starts.append(start)
-            if _is_open(data, view, start, at, stop):
+            if _is_open(data, start, at, stop):
                 close = _request_end(data, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
@@ -285,8 +301,9 @@ class Searcher:
                     view = _view(data)
                     stop = data.find(b"\n", stop)
                     self.cut.n_inside += inside
+            found.append((start, stop))
             at = view.find(REQUEST, stop, end)
-        return data, end, starts
+        return data, end, found
 
 
 def _hits(
@@ -294,16 +311,33 @@ def _hits(
     what: bytes,
     data: bytes,
     end: int,
+    known: list[tuple[int, int]],
     most: int = sys.maxsize,
 ) -> dict[int, int]:
-    """Return start and end of the lines on which `find` finds `what`; stops beyond `most`."""
+    """Return start and end of the lines on which `find` finds `what`, but for known ones.
+
+    Stops beyond `most` of them.
+    """
     spans: dict[int, int] = {}
+    passed = iter(known)
+    start, stop = next(passed, (end, end))
     at = find(what, 0, end)
     while at >= 0 and len(spans) <= most:
-        stop = data.find(b"\n", at)
-        spans[data.rfind(b"\n", 0, at) + 1] = stop
-        at = find(what, stop, end)
+        while stop <= at < end:
+            start, stop = next(passed, (end, end + 1))
+        if at < start:
+            line_end = data.find(b"\n", at)
+            spans[data.rfind(b"\n", 0, at) + 1] = line_end
+            at = find(what, line_end, end)
+        else:
+            at = find(what, stop, end)
     return spans
+
+
+def _count(what: bytes, view: bytes, end: int, records: Records) -> int:
+    """Count a text outside of the records."""
+    inside = sum(view.count(what, start, stop) for start, (stop, _) in records.items())
+    return view.count(what, 0, end) - inside
 
 
 def _marks(data: bytes, view: bytes) -> Callable[[bytes, int, int], int]:
@@ -318,7 +352,7 @@ def _marks(data: bytes, view: bytes) -> Callable[[bytes, int, int], int]:
     return find
 
 
-def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
+def _without(data: bytes, records: Records) -> bytes:
     """Return the data with blanks in place of the records; lines stay where they are."""
     out, at, whole = list[bytes | memoryview](), 0, memoryview(data)
     for start, (stop, _) in records.items():
@@ -327,14 +361,14 @@ def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
     return b"".join([*out, whole[at:]])
 
 
-def _is_open(data: bytes, view: bytes, start: int, at: int, stop: int) -> bool:
+def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
     """Whether a request logged at `at`, on the line from `start` to `stop`, goes on below."""
     if not data.endswith((b"Receive", b"Finish", b"OpenAI"), start, at):
         return False
     if data.endswith((b")", b"]"), at, stop) or (
         data[stop - 1] == _BRACE and data[start] in b"[I"
     ):
-        return _is_raw(view, at, stop)  # no JSON around it
+        return _is_raw(data, at, stop)  # no JSON around it
     line = data[at:stop].rstrip()
     tail = _JSON_END.sub(b"", line[-TAIL:])
     tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
@@ -343,12 +377,11 @@ def _is_open(data: bytes, view: bytes, start: int, at: int, stop: int) -> bool:
 
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
-    """Whether the last text that opens between `at` and `stop` does not close there."""
-    for opening in _OPENING if text.rfind(b'"', at, stop) >= 0 else _OPENING[:1]:
-        raw = text.rfind(opening, at, stop)
-        if raw >= 0 and text.find(opening[-1:], raw + len(opening), stop) < 0:
-            return True
-    return False
+    """Whether the last quote between `at` and `stop` opens a text."""
+    single, double = text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)
+    return (single >= 0 and text.endswith(b"=", at, single)) or (
+        double >= 0 and text.endswith((b"=", b"=\\"), at, double)
+    )
 
 
 def _request_end(data: bytes, start: int, limit: int) -> int | None:
