@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import polars as pl
 
@@ -100,6 +101,7 @@ def died(event: pl.DataFrame, last: pl.Expr, *, worked: bool) -> pl.DataFrame:
     return event.filter((deadly | (last & (badly | error))) & ~(stopped & kind.is_in(_ENDS)))
 
 
+@lru_cache(512)  # a server that dies again and again says the same
 def cause_of_text(said: str) -> str | None:
     """Return the cause that a text names; None if it names none that is known."""
     return next((name for name, pattern in _TEXTS.items() if re.search(pattern, said)), None)

@@ -206,8 +206,7 @@ def _read_cells(
     layout: Layout, cells: Cells, lines: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.Series | None]:
     n = len(cells.columns) + 1 + (cells.tail is not None)
-    split = pl.col("text").str.splitn(",", n).struct.unnest()
-    values = lines.lazy().select(split).select(_typed(layout)).collect()
+    values = lines["text"].str.splitn(",", n).struct.unnest().select_seq(_typed(layout))
     checks = [values.drop_in_place(name) for name in values.columns if name.startswith("is ")]
     head = values.drop_in_place("head")
     if repairs := [fix for column in values for fix in _repairs(column)]:  # hardly ever

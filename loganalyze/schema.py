@@ -6,6 +6,7 @@ report back to the log. A value that the log does not print is null, never 0.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -308,6 +309,11 @@ def dtypes(columns: tuple[Column, ...]) -> dict[str, PolarsDataType]:
 
 def empty(columns: tuple[Column, ...]) -> pl.DataFrame:
     """Return a frame without rows."""
+    return _empty(columns).clone()
+
+
+@cache
+def _empty(columns: tuple[Column, ...]) -> pl.DataFrame:
     return pl.DataFrame(schema=dtypes(columns))
 
 

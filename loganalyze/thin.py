@@ -43,9 +43,10 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     Returns:
         Rows of the same columns, in the same order; `lines` sums to what it summed to.
     """
-    keys: list[str] = [k for k in ("source", "stream", "_era", "phase") if k in batch.columns]
-    ranks = [*(k for k in keys if k != "phase"), *(c.name for c in schema.RANKS)]
-    keys += [c.name for c in schema.RANKS]
+    names = ("source", "stream", "_era", *(c.name for c in schema.RANKS))
+    # Each column costs in every grouping, and few logs have several values in more than one.
+    ranks = [k for k in names if k in batch.columns and batch[k].n_unique() > 1]
+    keys = [*ranks, "phase"]
     batch = _with_silences(_with_last_prefills(batch, ranks), ranks)
     cell = pl.coalesce(
         pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
@@ -54,7 +55,7 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         _row=pl.int_range(pl.len()),
         _cell=cell,
         _usage=pl.max_horizontal(*derive.POOLS),
-        _before=pl.int_range(pl.len()).shift(1).over(ranks),
+        _before=_over(pl.int_range(pl.len()).shift(1), ranks),
     ).with_columns(_group=pl.col("_row").first().over(*keys, "_cell"))
     # A row that only marks an extreme may win again, but never stands for its cell.
     cells = rows.group_by("_group").agg(
@@ -117,12 +118,17 @@ def _first(holds: pl.Expr) -> pl.Expr:
     return of.is_not_null() & of.is_first_distinct()
 
 
+def _over(value: pl.Expr, ranks: list[str]) -> pl.Expr:
+    """Return a value of each rank for itself; `over` takes no empty list."""
+    return value.over(ranks) if ranks else value
+
+
 def _with_silences(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
     """Fill `quiet_s` of the rows that do not have it yet: those were never reduced.
 
     A writer's first line stays without, until it is reduced together with what came before it.
     """
-    since = pl.col("time").diff().over(ranks).dt.total_milliseconds() / 1000
+    since = _over(pl.col("time").diff(), ranks).dt.total_milliseconds() / 1000
     return batch.with_columns(quiet_s=pl.coalesce("quiet_s", since))
 
 
@@ -136,12 +142,13 @@ def _with_last_prefills(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
     totals = batch.select(
         *ranks,
         line=line,
-        last_prefill=pl.when(prefill).then("lines").otherwise(0).cum_sum().over(ranks),
-        last_new_token=pl.when(prefill).then("new_token").fill_null(0).cum_sum().over(ranks),
+        last_prefill=_over(pl.when(prefill).then("lines").otherwise(0).cum_sum(), ranks),
+        last_new_token=_over(pl.when(prefill).then("new_token").fill_null(0).cum_sum(), ranks),
         row=pl.int_range(pl.len()),
     ).filter("line")
     since = totals.select(
-        "row", pl.col("last_prefill", "last_new_token").diff().over(ranks).name.suffix("_since")
+        "row",
+        _over(pl.col("last_prefill", "last_new_token").diff(), ranks).name.suffix("_since"),
     )
     rows = batch.select(row=pl.int_range(pl.len()))
     found = rows.join(since, on="row", how="left", maintain_order="left")

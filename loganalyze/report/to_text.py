@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 
 from loganalyze.model import Action, Report, Session
 from loganalyze.report import facts, tree, words
@@ -40,7 +41,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
         width: columns of the terminal; more than 100 are not used.
     """
     page = _Page(color, max(_MIN_WIDTH, min(width, MAX_WIDTH)))
-    report = words.safe(report)
+    report = _drawable(report)
     _head(page, report)
     top = tree.grow(report.findings)
     for node in top[:_FINDINGS]:
@@ -61,8 +62,13 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
 def render_verdict(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
     """Return the verdict alone, as at the end of `render`."""
     page = _Page(color, max(_MIN_WIDTH, min(width, MAX_WIDTH)))
-    _verdict(page, words.safe(report))
+    _verdict(page, _drawable(report))
     return page.text()
+
+
+def _drawable(report: Report) -> Report:
+    """Return the report cleaned, without its series, which no text draws."""
+    return words.safe(replace(report, series=()))
 
 
 class _Page:
@@ -117,6 +123,8 @@ class _Page:
 
 def columns(text: str) -> int:
     """Return the terminal columns of a text: wide characters take two, marks none."""
+    if text.isascii():
+        return len(text)
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
