@@ -17,8 +17,10 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
 
     The arguments are as printed, secrets included: `Redactor.args` takes those out.
     """
+    rows = startup.unique("kind", keep="first", maintain_order=True)
+    first: dict[str, dict[str, Any]] = {row["kind"]: row for row in rows.iter_rows(named=True)}
     config = ServerConfig()
-    capacity = _first(startup, "capacity")
+    capacity = first.get("capacity")
     if capacity:
         config = replace(
             config,
@@ -30,7 +32,7 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
             context_len=capacity["context_len"],
             available_gpu_mem_gib=capacity["available_gpu_mem_gb"],
         )
-    pool = _target_pool(startup, config.kv_capacity_tokens)
+    pool = _target_pool(startup, config.kv_capacity_tokens) if first.keys() & set(_POOLS) else None
     if pool:
         sizes = [pool[k] for k in ("k_size_gb", "v_size_gb", "kv_size_gb") if pool[k] is not None]
         config = replace(
@@ -40,13 +42,13 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
             kv_pool_line=pool["line_no"],
             kv_pool_dtype=pool["dtype"],
         )
-    swa = _first(startup, "swa_post_capture") or {}
+    swa = first.get("swa_post_capture", {})
     if swa.get("swa_layer_tokens") is None:
-        swa = _first(startup, "swa_pool_sizes") or {}
-    mamba = _first(startup, "mamba_cache_allocated") or {}
-    host = _first(startup, "hicache_host_alloc") or {}
-    begin = _first(startup, "weight_load_begin") or {}
-    end = _first(startup, "weight_load_end") or {}
+        swa = first.get("swa_pool_sizes", {})
+    mamba = first.get("mamba_cache_allocated", {})
+    host = first.get("hicache_host_alloc", {})
+    begin = first.get("weight_load_begin", {})
+    end = first.get("weight_load_end", {})
     config = replace(
         config,
         swa_pool_tokens=swa.get("swa_layer_tokens"),
@@ -57,9 +59,8 @@ def read(startup: pl.DataFrame, release_range: tuple[str, str] | None = None) ->
         weights_gib=end.get("mem_usage_gb"),
         model_type=end.get("model_type"),
     )
-    printed = startup.filter(pl.col("kind") == "server_args")
-    if printed.height:
-        row = printed.row(-1, named=True)
+    if "server_args" in first:
+        row = startup.filter(pl.col("kind") == "server_args").row(-1, named=True)
         args = server_args.parse(row["args_text"] or "")
         usual, computed = defaults.known(args, release_range)
         config = replace(
@@ -84,9 +85,8 @@ def _asked_cap(args: Mapping[str, object]) -> int | None:
     return max(1, asked // ranks)
 
 
-def _first(startup: pl.DataFrame, kind: str) -> dict[str, Any] | None:
-    rows = startup.filter(pl.col("kind") == kind)
-    return rows.row(0, named=True) if rows.height else None
+#: Kinds of records that tell the size of a KV pool, the surest first.
+_POOLS = ("kv_cache_post_capture", "kv_cache_allocated")
 
 
 def _target_pool(startup: pl.DataFrame, capacity: int | None) -> dict[str, Any] | None:
@@ -96,7 +96,7 @@ def _target_pool(startup: pl.DataFrame, capacity: int | None) -> dict[str, Any] 
     allocation at all. A draft model prints its own line, labelled or after the target's. The
     pools of a sliding-window model are `Full` and `SWA` (0.5.17+); a bare line is then a draft's.
     """
-    for kind in ("kv_cache_post_capture", "kv_cache_allocated"):
+    for kind in _POOLS:
         for label in ("Full", None):
             rows: Sequence[dict[str, Any]] = startup.filter(
                 pl.col("kind") == kind, pl.col("pool_label").eq_missing(pl.lit(label, pl.String))

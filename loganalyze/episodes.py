@@ -21,11 +21,16 @@ Span = tuple[int, int]
 
 def spans(mask: pl.Series) -> list[Span]:
     """Return the stretches of cells in which `mask` is true; null counts as false."""
-    runs = mask.fill_null(False).rle().struct.unnest()
-    if runs.is_empty():
+    if mask.is_empty() or not mask.any():
         return []
-    runs = runs.with_columns(end=pl.col("len").cum_sum()).filter("value")
-    return [(end - n, end) for n, end in runs.select("len", "end").iter_rows()]
+    known = mask.fill_null(False) if mask.null_count() else mask
+    out: list[Span] = []
+    end = 0
+    for n, holds in known.rle().struct.unnest().iter_rows():
+        end += n
+        if holds:
+            out.append((end - n, end))
+    return out
 
 
 def joined(found: Sequence[Span], hole: float, within: pl.Series | None = None) -> list[Span]:

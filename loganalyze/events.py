@@ -28,8 +28,11 @@ def count(data: SessionData) -> list[EventCount]:
     real = data.event.filter(
         ~pl.col("duplicate").fill_null(False) & ~pl.col("debug").fill_null(False)
     )
-    kinds = [*ALWAYS, *(k for k in real["kind"].unique().sort().to_list() if k not in ALWAYS)]
-    counts = [_one(data, kind, real.filter(pl.col("kind") == kind)) for kind in kinds]
+    seen = real["kind"].unique().sort().to_list()
+    counts = [
+        _one(data, kind, real.filter(pl.col("kind") == kind) if kind in seen else real.clear())
+        for kind in (*ALWAYS, *(k for k in seen if k not in ALWAYS))
+    ]
     access = data.request.filter(pl.col("kind") == "access")
     for kind, low in (("http_4xx", 400), ("http_5xx", 500)):
         rows = access.filter(pl.col("status").is_between(low, low + 99))

@@ -90,12 +90,17 @@ def died(event: pl.DataFrame, last: pl.Expr, *, worked: bool) -> pl.DataFrame:
         worked: whether there are statistics lines; a traceback before them, without a word of a
             server that has started, is a start that failed.
     """
+    if not event["kind"].is_in([*DEADLY, *ERRORS, "exit_code"]).any():
+        return event.clear()
     kind = pl.col("kind")
     stopped = kind.is_in(STOPS).cum_sum() > 0
     deadly = kind.is_in(DEADLY) & ~pl.col("soft").fill_null(False)
     badly = (kind == "exit_code") & ~pl.col("exit_code").is_in(_ORDERLY)
-    said = pl.concat_str(*_SAYS, separator=": ", ignore_nulls=True)
-    error = kind.is_in(ERRORS) & said.str.contains("|".join(f"(?:{p})" for p in _TEXTS.values()))
+    error = pl.lit(False)
+    if event["kind"].is_in(ERRORS).any():
+        said = pl.concat_str(*_SAYS, separator=": ", ignore_nulls=True)
+        named = "|".join(f"(?:{p})" for p in _TEXTS.values())
+        error = kind.is_in(ERRORS) & said.str.contains(named)
     if not worked and not event["kind"].is_in(_SERVES).any():
         error = error | (kind == "traceback")
     return event.filter((deadly | (last & (badly | error))) & ~(stopped & kind.is_in(_ENDS)))

@@ -115,7 +115,7 @@ def judge(
     for source in read:
         redactor.name(source.name)
     split = [redactor.session(d) for d in reading.measured(store, read, filters or Filters())]
-    outcomes = rules.run(split, overrides or {}, profile)
+    outcomes = rules.run(split, overrides or {})
     split = rules.leaks_left_out(split, outcomes)
     quotes = _Quotes(read, redactor)
     findings = [quotes.fill(f) for f in rules.findings(outcomes)]

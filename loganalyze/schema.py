@@ -322,7 +322,15 @@ def conform(frame: pl.DataFrame, columns: tuple[Column, ...]) -> pl.DataFrame:
 
     Missing columns become null; columns that are not declared are dropped.
     """
-    return frame.select(
-        (pl.col(c.name) if c.name in frame.columns else pl.lit(None)).cast(c.dtype).alias(c.name)
-        for c in columns
-    )
+    have = frame.schema
+    names = [c.name for c in columns]
+    if all(have.get(c.name) == c.dtype for c in columns):
+        return frame[names]
+
+    def column(c: Column) -> str | pl.Expr:
+        if have.get(c.name) == c.dtype:
+            return c.name
+        values = pl.col(c.name) if c.name in have else pl.lit(None)
+        return values.cast(c.dtype).alias(c.name)
+
+    return frame.select(column(c) for c in columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import polars as pl
 
@@ -90,9 +89,9 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
         phase, decimals = _COLUMNS[name]
         value = pl.col(name) if phase is None else pl.col(name).filter(pl.col("phase") == phase)
         bands += [
-            value.min().cast(pl.Float64).alias(f"{name}/min"),
+            value.min().cast(pl.Float64).round(decimals).alias(f"{name}/min"),
             value.mean().round(decimals).alias(f"{name}/mean"),
-            value.max().cast(pl.Float64).alias(f"{name}/max"),
+            value.max().cast(pl.Float64).round(decimals).alias(f"{name}/max"),
         ]
     table = (
         rows.with_columns(bucket=position.cast(pl.Int64))
@@ -100,11 +99,6 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
         .agg(pl.col("line_no").first(), *bands)
         .sort("bucket")
     )
-
-    def column(name: str) -> list[Any]:
-        decimals = _COLUMNS[name.split("/")[0]][1]
-        return table[name].round(decimals).to_list()
-
     return Series(
         session=data.session.id,
         rank=rows["rank"][0],
@@ -114,7 +108,7 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
         x=table["bucket"].to_list(),
         first_line=table["line_no"].to_list(),
         columns={
-            name: Band(column(f"{name}/min"), column(f"{name}/mean"), column(f"{name}/max"))
+            name: Band(*(table[f"{name}/{end}"].to_list() for end in ("min", "mean", "max")))
             for name in printed
         },
         gaps=_gaps(rows) if start is not None else (),

@@ -9,7 +9,7 @@ engines, which print it twice, and on excerpts cut by grep, which lost it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Records with which a server process starts; the first of a run of them begins a session.
 START_KINDS = ("server_args", "weight_load_begin", "capacity")
+
+#: Frames in which a record that several ranks printed is marked as a duplicate.
+_MARKED = ("batch", "event")
 
 #: A stamp this far behind the line before it is another run, not jitter between ranks ...
 _BACKWARD_S = 120
@@ -62,10 +65,11 @@ def plan(frames: Frames, rotated: Mapping[str, str] | None = None) -> Plan:
     found = servers.find(frames, rotated or {})
     tables = {name: found.place(getattr(frames, name)) for name in ("batch", "event", "startup")}
     numbers = pl.concat([t["_server"] for t in tables.values()]).unique().sort().to_list()
+    rows = {name: _by(table, "_server") for name, table in tables.items()}
     starts = [
         (number, pos)
         for number in numbers
-        for pos in _starts({n: t.filter(pl.col("_server") == number) for n, t in tables.items()})
+        for pos in _starts({n: rows[n].get(number, tables[n].clear()) for n in tables})
     ]
     return Plan(
         found,
@@ -92,7 +96,16 @@ def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[Sess
         Sessions with ids from 1. `session.capacity` is still empty.
     """
     found = plan(frames, rotated)
-    tables = {name: found.assign(getattr(frames, name)) for name in schema.FRAMES}
+    parts: dict[str, dict[int, pl.DataFrame]] = {}
+    empty: dict[str, pl.DataFrame] = {}
+    several = set()
+    for name in schema.FRAMES:
+        table = found.assign(getattr(frames, name))
+        if name == "batch":
+            table = derive.add_columns(table)
+        if name in _MARKED and duplicates.possible(table):
+            several.add(name)
+        parts[name], empty[name] = _by(table, "session"), table.clear()
     starts = found.starts.sort("session")
     restarted = starts.select(
         (pl.col("_server") == pl.col("_server").shift(-1)).fill_null(False).alias("restarted")
@@ -101,13 +114,19 @@ def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[Sess
         _session(
             id_,
             {
-                name: _in_order(table.filter(pl.col("session") == id_), found.servers)
-                for name, table in tables.items()
+                name: _in_order(of.get(id_, empty[name]), found.servers)
+                for name, of in parts.items()
             },
             restarted=again,
+            several=several,
         )
         for id_, again in zip(starts["session"], restarted["restarted"], strict=True)
     ]
+
+
+def _by(table: pl.DataFrame, column: str) -> dict[int, pl.DataFrame]:
+    """Return the rows for each number in a column, in their order."""
+    return {rows[column][0]: rows for rows in table.partition_by(column)}
 
 
 def _in_order(rows: pl.DataFrame, found: Servers) -> pl.DataFrame:
@@ -146,13 +165,20 @@ def _backward_jumps(batch: pl.DataFrame) -> list[int]:
 # -- one session --------------------------------------------------------------------------
 
 
-def _session(id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool) -> SessionData:
-    batch = derive.add_columns(duplicates.mark(cut["batch"], schema.BATCH))
-    event = duplicates.mark(cut["event"], schema.EVENT)
+def _session(
+    id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool, several: Collection[str]
+) -> SessionData:
+    """Return one session from its rows; `several` names the frames that several ranks wrote."""
+    batch, event = (
+        duplicates.mark(cut[name], schema.FRAMES[name])
+        if name in several
+        else cut[name].with_columns(duplicate=pl.lit(False))
+        for name in _MARKED
+    )
     startup = cut["startup"]
     release_range = _release_range(batch, event, startup)
     settings = config.read(startup, release_range)
-    records = pl.concat([t.select("source", "line_no") for t in cut.values()])
+    records = pl.concat([t[["source", "line_no"]] for t in cut.values()])
     where = batch if batch.height else records
     lines = records.group_by("source").agg(
         pl.col("line_no").min().alias("first"), pl.col("line_no").max().alias("last")
@@ -187,6 +213,8 @@ def _ended_by(
 
     An orderly stop prints SIGTERM; a process that was followed by another without it died.
     """
+    if not event.height:
+        return "crash" if restarted else "end_of_log"
     last_work = batch["_pos"].max() if batch.height else -1
     last = pl.col("_pos") >= last_work
     # A child's end is told before the other ranks have stopped, an orderly one as it begins.
@@ -241,7 +269,7 @@ def _release_range(
     None where the lines contradict each other: they are of several releases.
     """
     for tables in ((batch, event, startup), (batch, event)):
-        grammar = pl.concat([t.select("release_lo", "release_hi") for t in tables])
+        grammar = pl.concat([t[["release_lo", "release_hi"]] for t in tables])
         lo, hi = grammar["release_lo"].max(), grammar["release_hi"].min()
         if isinstance(lo, int) and isinstance(hi, int) and lo <= hi:
             return releases.RELEASES[lo], releases.RELEASES[hi]

@@ -11,9 +11,10 @@ step residual) fills the cells back to that line.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -58,6 +59,8 @@ _AHEAD_S, _AHEAD_EVERY_S = 120.0, 5.0
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
 
+
+T = TypeVar("T")
 
 #: A column of the grid, an expression over it, or a series of its height.
 Values = str | pl.Expr | pl.Series
@@ -115,6 +118,21 @@ class Rank:
         """Evaluate an expression over the grid."""
         return self.grid.select(expr.alias("x"))["x"]
 
+    @cached_property
+    def never(self) -> pl.Series:
+        """False in each cell."""
+        return pl.Series([False]).new_from_index(0, self.grid.height)
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether a line of the rank shows a queue."""
+        return bool((self.grid["queue"] > 0).any())
+
+    @cached_property
+    def lost(self) -> float:
+        """Requests of the rank that were retracted."""
+        return as_float(self.grid["retracted"].sum(), 0.0)
+
     def mean(self, value: Values, seconds: float) -> pl.Series:
         """Return the mean over the window centred on each cell; null cells do not count."""
         return self._floats(value).rolling_mean(self.cells(seconds), min_samples=1, center=True)
@@ -132,10 +150,16 @@ class Rank:
 
         Cells in a gap are false and do not count; a null condition does not hold.
         """
-        live = self.select(~pl.col("gap"))
-        held = self._floats(condition).fill_null(0) > 0
+        held = self._floats(condition) > 0
+        if not held.any():  # as in most logs of most conditions: no window needs a look
+            return self.never
+        live = ~self.grid["gap"]
         size = self.cells(seconds)
-        held_sum = (held & live).cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
+        held_sum = (
+            (held.fill_null(False) & live)
+            .cast(pl.Float64)
+            .rolling_sum(size, min_samples=1, center=True)
+        )
         live_sum = live.cast(pl.Float64).rolling_sum(size, min_samples=1, center=True)
         return (held_sum >= share * live_sum - 1e-9) & (held_sum > 0) & live
 
@@ -180,6 +204,19 @@ class Signals:
     data: SessionData
     ranks: tuple[Rank, ...]
     capacity: Capacity
+    _known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """Return what several rules need of this session, worked out for the first of them.
+
+        Args:
+            key: names it, with all that it depends on beside the session.
+            work_out: called the first time.
+        """
+        if key not in self._known:
+            self._known[key] = work_out()
+        found: T = self._known[key]
+        return found
 
     @property
     def session(self) -> Session:
@@ -273,6 +310,7 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
         .when(pl.col("row") == 0)
         .then(init if data.startup.height else floor),
     )
+    points = points.with_columns(line=True)
     lost = retractions(data, one.dp_rank)
     if lost.height:
         lost = lost.sort("line_no").join_asof(
@@ -288,11 +326,9 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
             pl.col("at").fill_null(0),
             value="new_token_ratio",
         )
-        points = pl.concat([points.with_columns(line=True), extra.with_columns(line=False)]).sort(
+        points = pl.concat([points, extra.with_columns(line=False)]).sort(
             "row", "line_no", maintain_order=True
         )
-    else:
-        points = points.with_columns(line=True)
     value = pl.col("value")
     ratio = (
         points.with_columns(
@@ -489,13 +525,11 @@ def _grid(
     return (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})
         .join(printed, on="cell", how="left", maintain_order="left")
-        .join(
-            _lost_by_cell(data, lines, one, step_s), on="cell", how="left", maintain_order="left"
-        )
         .with_columns(
             pl.col(*_STATES).forward_fill(),
             pl.col(*_INTERVALS).backward_fill(),
-            pl.col(*_COUNTS, "retracted").fill_null(0),
+            pl.col(*_COUNTS).fill_null(0),
+            retracted=_lost_by_cell(data, lines, one, step_s, height),
             t=pl.col("cell") * step_s,
             gap=silent | (pl.int_range(pl.len()) < first),
             idle=idle,
@@ -561,6 +595,9 @@ def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Seri
     """Return where the grid lies in a gap, and where in an idle one."""
     edges = [(int(g.start_s / step_s) + 1, int(g.end_s / step_s), g.idle) for g in gaps]
     edges = [(first, end, idle) for first, end, idle in edges if end > first]
+    if not edges:
+        never = pl.Series([False]).new_from_index(0, height)
+        return never, never
     steps = pl.DataFrame(
         {
             "cell": [e[0] for e in edges] + [e[1] for e in edges],
@@ -578,12 +615,12 @@ def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Seri
 
 
 def _lost_by_cell(
-    data: SessionData, lines: pl.DataFrame, one: Timeline, step_s: float
-) -> pl.DataFrame:
-    """Return {cell, retracted}: requests retracted, at the time of the line before."""
+    data: SessionData, lines: pl.DataFrame, one: Timeline, step_s: float, height: int
+) -> pl.Series:
+    """Return the requests retracted in each cell, at the time of the line before."""
     lost = retractions(data, one.dp_rank)
     if not lost.height:
-        return pl.DataFrame(schema={"cell": pl.Int64, "retracted": pl.Float64})
+        return pl.Series([0.0]).new_from_index(0, height)
     at = lost.sort("line_no").join_asof(
         lines.select("source", "line_no", "t").sort("line_no"),
         on="line_no",
@@ -591,6 +628,9 @@ def _lost_by_cell(
         check_sortedness=False,
     )
     cell = (pl.col("t").fill_null(float(lines["t"][0])) / step_s).floor().cast(pl.Int64)
-    return at.group_by(cell.alias("cell")).agg(
+    by_cell = at.group_by(cell.alias("cell")).agg(
         retracted=pl.col("num_retracted_reqs").fill_null(1).sum().cast(pl.Float64)
     )
+    cells = pl.DataFrame({"cell": pl.int_range(height, eager=True)})
+    found = cells.join(by_cell, on="cell", how="left", maintain_order="left")
+    return found["retracted"].fill_null(0)

@@ -221,6 +221,8 @@ def own_token(data: SessionData) -> pl.Expr:
 
 def retractions(data: SessionData, dp_rank: int | None) -> pl.DataFrame:
     """Return the retraction events of one DP rank: no duplicates, no test mode."""
+    if not (data.event["kind"] == "retract").any():
+        return data.event.clear()
     event = data.event.filter(
         (pl.col("kind") == "retract")
         & ~pl.col("duplicate").fill_null(False)
@@ -265,10 +267,11 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     )
     if decode.height < 20:
         return DEFAULT_INTERVAL
-    total = decode.drop_nulls().filter(pl.col("tokens") >= 0).sum()
-    if not total["per_step"][0]:
+    counts = (pl.col("tokens") >= 0) & pl.col("per_step").is_not_null()
+    tokens, per_step = decode.select(pl.col("tokens", "per_step").filter(counts).sum()).row(0)
+    if not per_step:
         return DEFAULT_INTERVAL
-    seen = float(total["tokens"][0] / total["per_step"][0])
+    seen = float(tokens / per_step)
     unclear = 0.7 * DEFAULT_INTERVAL <= seen <= 1.4 * DEFAULT_INTERVAL or seen < 0.5
     return DEFAULT_INTERVAL if unclear else round(min(max(1.0, seen), MAX_INTERVAL))
 
@@ -301,7 +304,9 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
     A clock that was set back by minutes goes on from where it was; jitter of seconds between
     processes is flattened.
     """
-    stamps = rows["time"].fill_null(strategy="forward").fill_null(strategy="backward")
+    stamps = rows["time"]
+    if stamps.null_count():
+        stamps = stamps.fill_null(strategy="forward").fill_null(strategy="backward")
     origin = data.session.start or stamps.min()
     seconds = pl.DataFrame(
         {"ms": (stamps - pl.Series([origin], dtype=pl.Datetime("ms"))).dt.total_milliseconds()}
@@ -350,6 +355,8 @@ def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
 
 def _gaps(lines: pl.DataFrame) -> list[Gap]:
     """Return the silences of a rank; a shorter one counts if it was idle for certain."""
+    if not (lines["spacing_s"] > GAP_S).any():
+        return []
     usual = as_float(lines["spacing_s"].median(), 0.0)
     limit = max(GAP_S, min(GAP_SPACINGS * usual, LONG_GAP_S))
     waiting = pl.sum_horizontal(

@@ -153,25 +153,23 @@ def _robust(
     """
     scaled = rows.select((pl.col(name) / pl.col("dt")).alias(name) for name in _UNKNOWNS)
     # Unit columns keep the small system well conditioned.
-    size = {name: as_float(scaled[name].abs().max(), 0.0) for name in _UNKNOWNS}
+    largest = scaled.select(pl.col(*_UNKNOWNS).abs().max()).row(0, named=True)
+    size = {name: as_float(value, 0.0) for name, value in largest.items()}
     used = [name for name in _UNKNOWNS if size[name]]
     scaled = scaled.select((pl.col(name) / size[name]).alias(name) for name in used)
     weight = pl.repeat(1.0, rows.height, eager=True).alias("w")
     solution = dict.fromkeys(used, 0.0)
     spread, sums = _FIRST_SPREAD, {}
     for _ in range(_ROUNDS):
-        sums = _sums(scaled.with_columns(weight), used)
+        sums = _sums(scaled.hstack([weight]), used)
         b = prior * size["b"] if prior and "b" in used else None
         informed = _with_prior(sums, b, margin, spread)
         before, solution = solution, _non_negative(used, informed)
-        residual = scaled.select(
-            r=1.0 - pl.sum_horizontal(pl.col(name) * solution[name] for name in used)
-        )
-        spread = 1.4826 * as_float(residual["r"].abs().median(), 0.0)
+        modelled = pl.sum_horizontal(pl.col(name) * solution[name] for name in used)
+        residual = scaled.select(r=(1.0 - modelled).abs())
+        spread = 1.4826 * as_float(residual["r"].median(), 0.0)
         limit = max(_HUBER_SD * spread, 1e-9)
-        weight = residual.select(w=pl.min_horizontal(1.0, limit / pl.col("r").abs().clip(1e-12)))[
-            "w"
-        ]
+        weight = residual.select(w=pl.min_horizontal(1.0, limit / pl.col("r").clip(1e-12)))["w"]
         if all(abs(solution[n] - before[n]) <= 1e-6 * (abs(solution[n]) + 1e-9) for n in used):
             break
     error = _standard_error("b", used, sums) * spread / size["b"] if "b" in used else math.inf

@@ -205,7 +205,7 @@ def _of_session(report: Report, data: SessionData, how: _How, *, alone: bool) ->
     if alone:
         return report
     own = data.session.id
-    outcomes = rules.run([data], how.overrides, how.profile)
+    outcomes = rules.run([data], how.overrides)
     return replace(
         report,
         verdict=rules.conclude(outcomes, [data], how.profile),

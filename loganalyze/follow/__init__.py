@@ -306,7 +306,7 @@ class Follower:
         sessions = [self._redactor.session(data) for data in measured]
         if not sessions:
             return []
-        outcomes = rules.run(_latest(sessions), self._overrides, self._profile)
+        outcomes = rules.run(_latest(sessions), self._overrides)
         self._capacity = sessions[-1].session.capacity.kv_tokens
         self._judged = _long_enough(sessions)
         told = self._alerts.update(rules.findings(outcomes), self._clock, self._gauges.now.line)

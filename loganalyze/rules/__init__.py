@@ -35,6 +35,7 @@ from loganalyze.rules.registry import (
     Outcome,
     Profile,
     Rule,
+    Run,
     all_rules,
     checked_overrides,
     rule,
@@ -79,21 +80,20 @@ __all__ = [
 def run(
     sessions: Sequence[SessionData],
     overrides: Mapping[str, float] | None = None,
-    profile: Profile | None = None,
 ) -> list[Outcome]:
     """Run every rule on every session.
 
     Args:
         sessions: all sessions of the run, in order; rules may look at the next one.
         overrides: limits such as {"KV001.enter_usage": 0.95}, checked.
-        profile: what the server is for; changes words, never facts.
 
     Returns:
         One outcome per rule and session, sessions in order.
     """
     outcomes: list[Outcome] = []
+    together = Run(sessions)
     for data in sessions:
-        outcomes += run_session(signals.build(data), overrides or {}, profile, sessions)
+        outcomes += run_session(signals.build(data), overrides or {}, together)
     return outcomes
 
 

@@ -52,7 +52,7 @@ def fatal_events(data: SessionData) -> pl.DataFrame:
     """
     event = data.event.filter(~pl.col("duplicate").fill_null(False)).sort("line_no")
     found = fatal.died(event, after_work(data), worked=data.batch.height > 0)
-    if data.session.ended_by != "crash":
+    if data.session.ended_by != "crash" or not (event["kind"] == "kv_oom").any():
         return found
     failed = event.filter((pl.col("kind") == "kv_oom") & after_work(data))
     return pl.concat([found, failed]).sort("line_no", maintain_order=True)
@@ -104,20 +104,25 @@ def of_memory(died: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.Series(memory, dtype=pl.Boolean))
 
 
-def memory_limit(own: SessionData, sessions: Sequence[SessionData]) -> MemoryLimit | None:
+def memory_limits(sessions: Sequence[SessionData]) -> list[MemoryLimit]:
+    """Return the deaths of some sessions out of GPU memory."""
+    limits = []
+    for data in sessions:
+        died = of_memory(fatal_events(data))
+        if while_loading(data) or not died.height:
+            continue
+        fraction = data.session.config.arg("mem_fraction_static")
+        known = float(fraction) if isinstance(fraction, int | float) else None
+        row = died.row(0, named=True)
+        limits.append(MemoryLimit(known, data.session.id, row["source"], int(row["line_no"])))
+    return limits
+
+
+def memory_limit(session: int, limits: Sequence[MemoryLimit]) -> MemoryLimit | None:
     """Return what bounds the memory fraction of a session; None if no session died of it.
 
     Its own death bounds it whatever its fraction, as does one of another session at a fraction
     that is printed.
     """
-    limits = []
-    for data in {id(one): one for one in (own, *sessions)}.values():
-        died = of_memory(fatal_events(data))
-        if while_loading(data):
-            continue
-        fraction = data.session.config.arg("mem_fraction_static")
-        known = float(fraction) if isinstance(fraction, int | float) else None
-        if died.height and (known is not None or data is own):
-            row = died.row(0, named=True)
-            limits.append(MemoryLimit(known, data.session.id, row["source"], int(row["line_no"])))
-    return min(limits, key=lambda one: one.fraction or 0.0, default=None)
+    bounds = (one for one in limits if one.fraction is not None or one.session == session)
+    return min(bounds, key=lambda one: one.fraction or 0.0, default=None)

@@ -215,12 +215,12 @@ def confidence(
 
 def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
     """Return where none of some earlier findings holds on this rank."""
-    out = pl.repeat(True, rank.grid.height, eager=True, dtype=pl.Boolean)
+    out = ~rank.never
+    found = [case.earlier[code] for code in codes if code in case.earlier]
+    if not found:
+        return out
     at = rank.lines.select("source", "line_no", "t")
-    for code in codes:
-        finding = case.earlier.get(code)
-        if finding is None:
-            continue
+    for finding in found:
         for one in finding.episodes:
             if one.rank not in (None, rank.label) or one.source not in (None, at["source"][0]):
                 continue
@@ -436,7 +436,7 @@ MEMORY_FRACTION = "mem-fraction-static"
 
 def memory_limit(case: Case) -> deaths.MemoryLimit | None:
     """Return what deaths out of memory leave of the memory fraction; None without any."""
-    return deaths.memory_limit(case.data, case.sessions)
+    return deaths.memory_limit(case.signals.session.id, case.run.memory_limits)
 
 
 def _as_given(

@@ -318,6 +318,9 @@ def slow_rank(case: Case, limits: Limits) -> Finding | Clear:
     )
 
 
+_NO_ROOM = "no other server had room while requests waited here"
+
+
 @rule(
     "LBL001",
     "servers-loaded-unevenly",
@@ -352,6 +355,8 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
     ]
     if not others or own.start is None or own.end is None:
         raise NotApplicable("it is the log of a single server")
+    if not any(rank.waits for rank in case.ranks):
+        return Clear(_NO_ROOM)
     for other in others:
         there = other.session
         if there.start is None or there.end is None:
@@ -409,7 +414,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
                 confidence="medium" if length >= 300 else "low",
                 competing="servers of different size or purpose differ by design",
             )
-    return Clear("no other server had room while requests waited here")
+    return Clear(_NO_ROOM)
 
 
 def _file(source: str) -> str:

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import polars as pl
@@ -20,6 +21,7 @@ import polars as pl
 from loganalyze import docstrings
 from loganalyze.errors import UsageError
 from loganalyze.model import CheckStatus, Finding, SessionData, Severity
+from loganalyze.rules import deaths
 from loganalyze.signals import Rank, Signals
 
 Profile = Literal["online", "batch"]
@@ -56,6 +58,33 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Run:
+    """The sessions that are judged together; what is asked of all is worked out once.
+
+    Attributes:
+        sessions: all sessions of the run, in the order of their ids.
+    """
+
+    sessions: Sequence[SessionData]
+
+    @cached_property
+    def memory_limits(self) -> Sequence[deaths.MemoryLimit]:
+        """The deaths out of GPU memory."""
+        return deaths.memory_limits(self.sessions)
+
+    @cached_property
+    def following(self) -> Mapping[int, SessionData]:
+        """Of each session's id the next session of the same source, if any."""
+        found, last = dict[int, SessionData](), dict[str, int]()
+        for data in self.sessions:
+            own = data.session
+            if own.source in last:
+                found[last[own.source]] = data
+            last[own.source] = own.id
+        return found
+
+
+@dataclass(frozen=True)
 class Case:
     """What a rule sees.
 
@@ -63,14 +92,12 @@ class Case:
         signals: the session's signals.
         earlier: findings of rules that ran before in this session, by code. A rule that reads
             it names those rules in `after`.
-        sessions: all sessions of this run; only rules across sessions look at others.
-        profile: what the server is for, where the caller said so.
+        run: what is judged together; only rules across sessions look at others.
     """
 
     signals: Signals
     earlier: Mapping[str, Finding]
-    sessions: Sequence[SessionData] = ()
-    profile: Profile | None = None
+    run: Run
 
     @property
     def data(self) -> SessionData:
@@ -78,23 +105,28 @@ class Case:
         return self.signals.data
 
     @property
+    def sessions(self) -> Sequence[SessionData]:
+        """All sessions of this run."""
+        return self.run.sessions
+
+    @property
     def ranks(self) -> tuple[Rank, ...]:
         """The DP ranks, each to be judged apart."""
         return self.signals.ranks
 
-    @property
+    @cached_property
     def excerpt(self) -> bool:
         """Whether the log is too short for any duration."""
         return self.signals.span_s < EXCERPT_S or self.signals.n_lines < EXCERPT_LINES
 
-    @property
+    @cached_property
     def judged(self) -> bool:
         """Whether "nothing found" means healthy: one server's, long enough, usage and queue."""
         batch = self.data.batch
         printed = all(batch[c].null_count() < batch.height for c in ("kv_usage", "queue_req"))
         return not self.excerpt and printed and self.signals.servers == 1
 
-    @property
+    @cached_property
     def doubt(self) -> str:
         """Why these are not all lines of one server, in words; empty if they seem to be."""
         if self.signals.servers > 1:
@@ -121,7 +153,7 @@ class Case:
         if self.doubt:
             raise NotApplicable(self.doubt)
 
-    @property
+    @cached_property
     def length(self) -> str:
         """How much log there is, in words; empty without statistics lines."""
         if not self.ranks:
@@ -137,9 +169,7 @@ class Case:
     @property
     def following(self) -> SessionData | None:
         """The next session of the same source, if any."""
-        own = self.signals.session
-        later = (s for s in self.sessions if s.session.id > own.id)
-        return next((s for s in later if s.session.source == own.source), None)
+        return self.run.following.get(self.signals.session.id)
 
     def arg(self, name: str, default: object = None) -> object:
         """Return a server argument as printed, or `default`."""
@@ -311,21 +341,16 @@ def in_order() -> list[Rule]:
     return list(done.values())
 
 
-def run_session(
-    signals: Signals,
-    overrides: Mapping[str, float],
-    profile: Profile | None,
-    sessions: Sequence[SessionData],
-) -> list[Outcome]:
-    """Run every rule on one session. A rule that raises never stops the others."""
+def run_session(signals: Signals, overrides: Mapping[str, float], run: Run) -> list[Outcome]:
+    """Run every rule on one session of a run. A rule that raises never stops the others."""
     found: dict[str, Finding] = {}
     outcomes = {}
+    case = Case(signals, found, run)
     for one in in_order():
-        case = Case(signals, found, sessions, profile)
         outcome = _judged(one, case, overrides)
         outcomes[one.code] = outcome
         if outcome.finding:
-            found = {**found, one.code: outcome.finding}
+            found[one.code] = outcome.finding
     return [outcomes[code] for code in _RULES]
 
 

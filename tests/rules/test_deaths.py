@@ -204,7 +204,7 @@ def test_weights_that_do_not_fit_are_not_the_memory_fraction(loaded):
     found = outcomes(log)["CRS001"].finding
     assert ("while the weights were loaded" in found.summary) is not loaded
     (data,) = sessions(log)
-    assert (deaths.memory_limit(data, [data]) is None) is not loaded
+    assert (not deaths.memory_limits([data])) is not loaded
 
 
 @pytest.mark.parametrize("stopping", [False, True])
@@ -225,7 +225,7 @@ def test_a_death_without_a_stamp_came_after_the_last_one():
 @pytest.mark.parametrize("name", ENDS)
 def test_only_a_lack_of_gpu_memory_bounds_the_memory_fraction(name):
     (data,) = sessions(served(ENDS[name][0]))
-    limit = deaths.memory_limit(data, [data])
+    limit = deaths.memory_limit(data.session.id, deaths.memory_limits([data]))
     assert (limit and limit.fraction) == (0.85 if name == "GPU memory" else None)
 
 

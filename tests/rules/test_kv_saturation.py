@@ -66,7 +66,7 @@ def test_one_line_with_the_capacity_line():
 def test_profiles_change_words_only():
     data = sessions(FOUNDING)
     by_profile = {
-        profile: rules.conclude(rules.run(data, None, profile), data, profile)
+        profile: rules.conclude(rules.run(data), data, profile)
         for profile in (None, "online", "batch")
     }
     assert len({v.headline for v in by_profile.values()}) == 3

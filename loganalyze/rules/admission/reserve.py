@@ -95,8 +95,7 @@ def conservative_admission(case: Case, limits: Limits) -> Finding | Clear:
 
 
 def _why_not_starved(case: Case, limits: Limits) -> str:
-    waiting = any((rank.grid["queued"].fill_null(0) > 0).any() for rank in case.ranks)
-    if not waiting:
+    if not any(rank.waits for rank in case.ranks):
         return "no request waited"
     return (
         f"no queue of {limits['report_s']:.0f} s with usage below {limits['usage']:.2f} and "
@@ -253,6 +252,8 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
     case.need_all_lines()
 
     def judge(rank: Rank) -> list[Span]:
+        if not rank.waits:
+            return []
         shut = rank.select(
             (pl.col("queued") == 1)
             & (pl.col("usage") < limits["usage"])

@@ -93,15 +93,19 @@ def starved(case: Case, limits: Limits, cause: Cause) -> list[Held]:
         raise NotApplicable("a PD prefill server keeps no running requests")
     return hold(
         case.ranks,
-        lambda rank: [
-            span
-            for span, why in _spans(case, rank, limits)
-            if why == cause and not _in_chunks(rank, span)
-        ],
+        lambda rank: [span for span, why in _spans(case, rank, limits) if why == cause],
     )
 
 
 def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
+    """Return what `_found` does, worked out once for the rules that share its limits."""
+    if not rank.waits:
+        return []
+    of = ("starved", id(rank), *sorted(limits.items()))
+    return case.signals.once(of, lambda: _found(case, rank, limits))
+
+
+def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     """Return the spans in which admission reserves more than is free, and why.
 
     The three rules that read this share one condition and differ in where the estimate
@@ -130,8 +134,12 @@ def _spans(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     found = joined(spans(held), rank.cells(limits["hole_s"]))
     found = joined(found, rank.cells(limits["join_s"]), waiting)
     found = at_least(found, rank.cells(limits["report_s"]))
+    if not found:
+        return []
     lost = rank.past_sum("retracted", 600.0) > 0
-    return [(span, _cause(rank, span, lost, floor)) for span in found]
+    return [
+        (span, _cause(rank, span, lost, floor)) for span in found if not _in_chunks(rank, span)
+    ]
 
 
 def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:

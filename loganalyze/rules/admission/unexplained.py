@@ -77,6 +77,8 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
     waits_for_images = pl.col("images").fill_null(0)
 
     def judge(rank: Rank) -> list[Span]:
+        if not rank.waits and not images:
+            return []
         calm = (rank.past_max("usage", limits["memory_s"]) < limits["usage"]) & (
             rank.past_sum("retracted", limits["lost_s"]) == 0
         )

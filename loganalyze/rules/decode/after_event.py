@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import polars as pl
@@ -133,7 +134,10 @@ def _collapse(
     case: Case, events: pl.DataFrame, limits: Limits
 ) -> tuple[dict[str, Any], Held, float] | None:
     """Return (event, spans, factor) of the first event after which steps took far longer."""
+    first = as_float(events["line_no"].min(), math.inf)
     for rank in case.ranks:
+        if as_float(rank.lines["line_no"].max(), 0.0) < first:  # no line follows any of them
+            continue
         rows = rank.lines.filter(
             pl.col("decode")
             & (pl.col("lines") == 1)

@@ -54,7 +54,10 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     """
 
     def judge(rank: Rank) -> list[Span]:
-        without = rank.select(pl.col("graph_off") > 0.5) & ~_others_prefill(case, rank)
+        without = rank.grid["graph_off"] > 0.5
+        if not without.any():
+            return []
+        without = without & ~_others_prefill(case, rank)
         off = rank.holds(without, limits["share"], 5.0)
         found = at_least(
             joined(spans(off), rank.cells(limits["join_s"])),

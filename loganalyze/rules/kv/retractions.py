@@ -71,9 +71,10 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
         return _without_statistics(case, limits)
     if case.signals.servers > 1:
         raise NotApplicable(case.doubt)
-    together = sum_of(case.ranks, "retracted")
+    total = sum(rank.lost for rank in case.ranks)
 
     def judge(rank: Rank) -> list[Span]:
+        together = sum_of(case.ranks, "retracted")
         many = rank.past_sum(cells_of(rank, together), 60.0) >= limits["per_minute"]
         many = many & (rank.past_sum("retracted", 60.0) > 0)
         found = at_least(
@@ -81,8 +82,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
         )
         return joined(found, rank.cells(limits["join_s"]))
 
-    total = sum(float(rank.grid["retracted"].sum()) for rank in case.ranks)
-    found = hold(case.ranks, judge)
+    found = hold(case.ranks, judge) if total else []
     if not found:
         return Clear(
             f"{total:.0f} retracted requests, never {limits['per_minute']:.0f} in a minute"

@@ -193,12 +193,14 @@ def _may_leak(case: Case, held: Held) -> str:
 
 def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     """Return the spans in which KV001 holds on a rank, by its hysteresis."""
+    if not rank.waits and not rank.lost:
+        return []
     below_cap = pl.lit(True)
     if rank.cap:
         below_cap = pl.col("running") < near_cap(rank.cap)
     # A retracted request waits, whether or not a line has printed the queue since.
     waits = (pl.col("queued") > 0) | (pl.col("retracted") > 0)
-    if case.excerpt and rank.grid["retracted"].sum():
+    if case.excerpt and rank.lost:
         waits = pl.col("full_usage").is_not_null()
     # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
     # batches end before they are as large as they may be.

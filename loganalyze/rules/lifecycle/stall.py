@@ -71,7 +71,8 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
         & ~pl.col("duplicate").fill_null(False)
     ).sort("line_no")
     late = while_computing(case, said.filter(pl.col("kind") == "health_check_failed"))
-    said = said.join(late.select("source", "line_no"), on=["source", "line_no"], how="anti")
+    if late.height:
+        said = said.join(late.select("source", "line_no"), on=["source", "line_no"], how="anti")
     quiet = case.signals.session.role == "prefill"
     if quiet and not said.height and not late.height:
         raise NotApplicable("a PD prefill server prints nothing when decode servers do the work")

@@ -28,6 +28,8 @@ def while_computing(case: Case, checks: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Rows of `checks` with `decoded`: whether a decode batch was logged during the wait.
     """
+    if not checks.height:
+        return checks.with_columns(decoded=pl.lit(False))
     times = (
         case.data.batch.filter(~pl.col("duplicate").fill_null(False))
         .select("time", "phase", seen="time")
