@@ -19,21 +19,15 @@ from typing import Any, TypeVar
 import polars as pl
 
 from loganalyze import mixed, timeline
-from loganalyze.capacity import pool, steps
+from loganalyze.capacity import memory, pool, steps
 from loganalyze.model import Capacity, Session, SessionData, StepModel
 from loganalyze.timeline import Clock, Gap, Timeline, as_float, retractions
 
 #: Cells of all ranks of one session together: bounds memory (55 hours of one rank at 1 s).
 MAX_CELLS = 200_000
 
-#: SGLang's admission estimate (new_token_ratio): start, floor, decay, and the clip of max_new.
-RATIO_INIT = 0.7
-RATIO_FLOOR = 0.14
+#: Decode steps in which the admission estimate new_token_ratio falls to its floor.
 RATIO_DECAY_STEPS = 600
-CLIP_TOKENS = 4096
-
-#: Margin of the admission need test: the need is an estimate.
-NEED_MARGIN = 1.35
 
 #: A decode-less stretch this long, with prefill lines at least this often per second, is
 #: prefill work that the decode lines around it cannot show.
@@ -287,10 +281,7 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
     Source:
         SGLang scheduler; c is schedule_conservativeness as printed (after DP attention's x0.3).
     """
-    printed = data.session.config.arg("schedule_conservativeness")
-    c = float(printed) if isinstance(printed, int | float) else 1.0
-    init = min(RATIO_INIT * c, 1.0)
-    floor = init * RATIO_FLOOR
+    init, floor = memory.token_ratio(memory.printed_conservativeness(data.session.config))
     decay = (init - floor) / RATIO_DECAY_STEPS
     # A prefill line without running requests, when nothing waited before: the server was idle.
     emptied = (
@@ -541,21 +532,21 @@ def _grid(
         .with_columns(
             prompt=_prompt(step_s),
             free=pl.lit(kv_tokens, pl.Float64) * (1 - pl.col("usage")),
-            need=pl.col("running") * CLIP_TOKENS * pl.col("ratio") + CLIP_TOKENS + ext,
+            need=pl.col("running") * memory.CLIP * pl.col("ratio") + memory.CLIP + ext,
         )
         .with_columns(
             filled=pl.col("full_usage")
             + (pl.col("prompt") / pl.lit(kv_tokens, pl.Float64) - _USUAL_FREE)
             .clip(0)
             .fill_null(0.0),
-            starved=pl.col("free") <= NEED_MARGIN * pl.col("need"),
+            starved=pl.col("free") <= memory.NEED_MARGIN * pl.col("need"),
             # One pass charges each request that it lets in with all that it may decode, and
             # admission is not tried again until a request leaves.
             charged=pl.col("free")
-            <= NEED_MARGIN
+            <= memory.NEED_MARGIN
             * (
                 pl.col("need")
-                + pl.col("admitted").fill_null(0) * CLIP_TOKENS * (1 - pl.col("ratio"))
+                + pl.col("admitted").fill_null(0) * memory.CLIP * (1 - pl.col("ratio"))
             ),
             duty=pl.when(
                 pl.col("duty").is_null() & _only_prefill(step_s) & ~pl.lit(_mixes(lines, data))

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from loganalyze.model import KvCell, Session
+from loganalyze.model import KvCell, ServerConfig, Session
 
 GIB = 2**30
 
@@ -32,6 +32,12 @@ HOST_GB = 10**9
 
 #: SGLang counts at most this many tokens of a request's max_new_tokens at admission.
 CLIP = 4096
+
+#: The estimate new_token_ratio: its start at conservativeness 1, and its floor over its start.
+_RATIO_START, _RATIO_FLOOR = 0.7, 0.14
+
+#: Margin on what admission asks for: an estimate, since requests may ask for fewer tokens.
+NEED_MARGIN = 1.35
 
 #: Log and formula agree within this.
 AGREE = 0.01
@@ -196,6 +202,22 @@ def tokens_at(
     return whole_pages(tokens + (wanted - fraction) * per_fraction, page)
 
 
+def printed_conservativeness(config: ServerConfig) -> float:
+    """Return the printed --schedule-conservativeness (after DP attention's x0.3), else 1."""
+    printed = config.arg("schedule_conservativeness")
+    return float(printed) if isinstance(printed, int | float) else 1.0
+
+
+def token_ratio(conservativeness: float) -> tuple[float, float]:
+    """Return the new_token_ratio of a server that has just started, and the lowest.
+
+    Source:
+        SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR.
+    """
+    start = min(_RATIO_START * conservativeness, 1.0)
+    return start, start * _RATIO_FLOOR
+
+
 def reserved_tokens(running: Any, conservativeness: float, max_new: int = CLIP) -> Any:  # noqa: ANN401 - a number or a Polars expression
     """Return the tokens that admission keeps free, once its estimate has settled.
 
@@ -207,7 +229,7 @@ def reserved_tokens(running: Any, conservativeness: float, max_new: int = CLIP) 
         SGLang PrefillAdder.add_one_req; new_token_ratio decays to 0.14 of its start.
     """
     m = min(max_new, CLIP)
-    return running * (m * min(0.7 * conservativeness, 1.0) * 0.14) + m
+    return running * (m * token_ratio(conservativeness)[1]) + m
 
 
 def admission_usage(

@@ -57,9 +57,6 @@ _MEMORY_S = 150.0
 #: A sliding-window pool blocks from here on: a request that is to start counts in full there.
 _WINDOW_FULL = 0.60
 
-#: Margin on what admission keeps free: requests may ask for less than 4,096 tokens more.
-_NEED_MARGIN = 1.35
-
 #: Usage of DP ranks further apart than this, with a queue at the fullest, is an uneven load.
 _APART = 0.35
 
@@ -420,10 +417,9 @@ def _reserved(data: SessionData) -> pl.Expr:
     tokens = data.session.capacity.kv_tokens
     if not tokens:
         return pl.lit(False)
-    printed = data.session.config.arg("schedule_conservativeness")
-    c = float(printed) if isinstance(printed, int | float) else 1.0
+    c = memory.printed_conservativeness(data.session.config)
     kept = memory.reserved_tokens(pl.col("running_req"), c)
-    kept_free: pl.Expr = _NEED_MARGIN * kept
+    kept_free: pl.Expr = memory.NEED_MARGIN * kept
     return (tokens * (1 - pl.col("usage")) <= kept_free).fill_null(False)
 
 

@@ -13,9 +13,6 @@ from loganalyze.timeline import as_float
 _REFUSED = 503
 _OVERRUN = ("RUN001", "SWA001", "MAM001", "PDD001", "PRE001", "KV001", "ADM001", "OVR001")
 
-#: Failures so far apart are told as two episodes.
-_JOIN_S = 600.0
-
 
 @rule(
     "ERR001",
@@ -63,7 +60,7 @@ def requests_fail(case: Case, limits: Limits) -> Finding | Clear:
     counts = failed.group_by("status").len().sort("len", descending=True).rows()
     first = failed.row(0, named=True)
     since = f" from {first['time']:%H:%M:%S}" if first["time"] else ""
-    episodes = spells_of(failed, _JOIN_S)
+    episodes = spells_of(failed)
     spells = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
     statuses = ", ".join(f"{n:,} with {status}" for status, n in counts)
     of_all = f" ({share:.0%} of all)" if served else ""

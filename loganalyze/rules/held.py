@@ -311,7 +311,11 @@ def shown(
     return Evidence(label, value, unit, where[0], where[1], formula=formula)
 
 
-def spells_of(rows: pl.DataFrame, join_s: float) -> list[Episode]:
+#: Failures and messages so far apart (s) are two episodes.
+_JOIN_S = 600.0
+
+
+def spells_of(rows: pl.DataFrame, join_s: float = _JOIN_S) -> list[Episode]:
     """Return the spells of some records, by line: those whose stamps lie further apart are two."""
     apart = pl.col("time").diff().dt.total_seconds() > join_s
     spells = rows.group_by(apart.fill_null(False).cum_sum().alias("_n"), maintain_order=True).agg(

@@ -27,9 +27,6 @@ _ADVICE = {
     "KV cache of this model cannot be transferred between different ones",
 }
 
-#: Failures so far apart are told as two episodes.
-_JOIN_S = 600.0
-
 
 @rule(
     "PDT001",
@@ -77,7 +74,7 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
         reason if len(reasons) == 1 else f"{reason} ({count:,})" for reason, count in reasons[:3]
     )
     since = f" from {first['time']:%H:%M:%S}" if first["time"] else ""
-    episodes = spells_of(rows, _JOIN_S)
+    episodes = spells_of(rows)
     spells = f" in {len(episodes)} spells" if len(episodes) > 1 else ""
     return Finding(
         summary=f"The KV transfer of {n} failed{since}{spells}: {why}",

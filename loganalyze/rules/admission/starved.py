@@ -7,6 +7,7 @@ from typing import Literal
 
 import polars as pl
 
+from loganalyze.capacity import memory
 from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Confidence, Evidence
 from loganalyze.rules.held import (
@@ -21,7 +22,7 @@ from loganalyze.rules.held import (
     shown,
 )
 from loganalyze.rules.registry import Case, Limit, Limits, NotApplicable
-from loganalyze.signals import RATIO_FLOOR, RATIO_INIT, Rank
+from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, near_cap
 
 
@@ -111,7 +112,7 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     The three rules that read this share one condition and differ in where the estimate
     new_token_ratio stands: at its floor, raised by a retraction, or fresh from a start.
     """
-    floor = _floor(case)
+    floor = memory.token_ratio(memory.printed_conservativeness(case.signals.session.config))[1]
     # A fresh estimate also shuts requests out that would fit by now: admission is tried again
     # only when a request leaves.
     waits = (
@@ -227,11 +228,6 @@ def _growth(cells: pl.DataFrame) -> tuple[float, float]:
         for one in (cells.tail(half), cells.head(half))
     )
     return last, (last - before) / half
-
-
-def _floor(case: Case) -> float:
-    c = case.arg("schedule_conservativeness", 1.0)
-    return min(RATIO_INIT * (float(c) if isinstance(c, int | float) else 1.0), 1.0) * RATIO_FLOOR
 
 
 def _cause(rank: Rank, span: Span, lost: pl.Series, floor: float) -> Cause:
