@@ -1,8 +1,11 @@
 """Health checks that fail: of a server that hangs, and of one whose batches go on."""
 
-import pytest
-from synth import outcomes
+from dataclasses import replace
 
+import pytest
+from synth import outcomes, sessions
+
+from loganalyze import rules, thin
 from loganalyze.rules.planted import Writer
 
 FAILED = (
@@ -22,8 +25,12 @@ def served(chunks=0):
     return w
 
 
-def stall(w):
-    return outcomes("\n".join(w.text) + "\n")["HNG001"].finding
+def stall(w, width=None):
+    """Return what is said; with a width, of lines that were merged to a grid as wide (s)."""
+    (data,) = sessions("\n".join(w.text) + "\n")
+    if width:
+        data = replace(data, batch=thin.thin(data.batch, width), timelines=None)
+    return {one.code: one for one in rules.run([data])}["HNG001"].finding
 
 
 def test_a_long_prefill_answers_no_check_and_is_no_hang():
@@ -74,3 +81,39 @@ def test_a_prefill_server_that_hangs_says_so():
     assert outcomes(quiet)["HNG001"].finding is None
     w.line("Watchdog timeout (self.watchdog_timeout=300)")
     assert "Watchdog timeout" in stall(w).summary
+
+
+@pytest.mark.parametrize("width", [None, 4, 32])
+def test_merged_lines_tell_a_busy_server_from_one_that_hangs(width):
+    """A line every second or two; the check fails among them, or into a silence of 60 s."""
+    for silence, said in (
+        (0, "although decoding went on"),
+        (60, "hangs: Health check failed, 60 s after its last statistics line"),
+    ):
+        w = served()
+        w.wait(silence)
+        w.raw(FAILED)
+        for _ in range(60):
+            w.decode(20, 30_000)
+        assert said in stall(w, width).summary
+
+
+@pytest.mark.parametrize("width", [None, 4, 32])
+def test_merged_prefills_are_told_from_decoding(width):
+    """No decode line in the 80 s of chunks, and many in the cells around them."""
+    w = served(40)
+    w.raw(FAILED)
+    w.text += [line for line in served(80).text if "Prefill" in line][40:]
+    for _ in range(60):
+        w.decode(21, 330_000, 1)
+    assert "while prefills went on" in stall(w, width).summary
+
+
+def test_a_hang_that_is_only_reported_says_no_silence_of_merged_lines():
+    """The watchdog speaks among lines that are a second or two apart."""
+    w = served()
+    w.line("Watchdog timeout (self.watchdog_timeout=300)")
+    for _ in range(60):
+        w.decode(20, 30_000)
+    for width in (None, 64):
+        assert "after its last statistics line" not in stall(w, width).summary

@@ -20,15 +20,13 @@ from loganalyze.rules.held import (
     spells_of,
 )
 from loganalyze.rules.lifecycle.remedies import see_the_ranks
-from loganalyze.rules.lifecycle.unanswered import unanswered, while_computing
+from loganalyze.rules.lifecycle.unanswered import printed_around, unanswered, while_computing
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import Gap, as_float
 
 #: Ranks print in any order: a line of the same second may stand a few lines earlier.
 _NEAR = 20
-#: Messages so far apart tell of two hangs.
-_JOIN_S = 600.0
 
 
 @rule(
@@ -262,7 +260,7 @@ def _reported(case: Case, said: pl.DataFrame) -> Finding:
     """Say a hang that shows in no silence, but in the server's own words."""
     first = said.row(0, named=True)
     (one, *_), silent = _silent_before(case, first)
-    episodes = [one, *spells_of(said, _JOIN_S)[1:]]
+    episodes = [one, *spells_of(said)[1:]]
     summary = f"The server reports that it hangs: {event_text(first)}"
     if silent >= 1:
         summary += f", {duration(silent)} after its last statistics line"
@@ -384,5 +382,11 @@ def _silent_before(case: Case, row: dict[str, Any]) -> tuple[list[Episode], floa
     if not lines.height or row["time"] is None or lines["time"][-1] is None:
         return [point(row)], 0.0
     last = lines.row(-1, named=True)
+    if any(rank.timeline.merged for rank in case.ranks):
+        at = pl.Series([row["time"]], dtype=pl.Datetime("ms"))
+        printed = [printed_around(at, rank.lines)["before"][0] for rank in case.ranks]
+        latest = max((time for time in printed if time is not None), default=last["time"])
+        if latest > last["time"]:  # a line that is merged into a later row
+            return [point(row)], (row["time"] - latest).total_seconds()
     one = Episode(last["time"], row["time"], last["line_no"], row["line_no"], None, last["source"])
     return [one], one.duration_s

@@ -13,8 +13,6 @@ from loganalyze.rules.registry import Case
 
 #: A failed check has waited this long for any output (default of SGLANG_HEALTH_CHECK_TIMEOUT).
 _WAITED = timedelta(seconds=20)
-#: Failures so far apart are told as two episodes.
-_JOIN_S = 600.0
 #: What makes any output wait for a long time.
 _PREFILLS = ("PRE001", "PRE003")
 
@@ -28,35 +26,91 @@ def while_computing(case: Case, checks: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Rows of `checks` with `decoded`: whether a decode batch was logged during the wait.
     """
-    if not checks.height:
-        return checks.with_columns(decoded=pl.lit(False))
-    times = (
-        case.data.batch.filter(~pl.col("duplicate").fill_null(False))
-        .select("time", "phase", seen="time")
-        .drop_nulls("time")
-        .sort("time")
-    )
-    decodes = times.filter(pl.col("phase") == "decode").select("time", decode="seen")
-    found = (
-        checks.drop_nulls("time")
-        .sort("time", maintain_order=True)
-        .join_asof(times.select("time", before="seen"), on="time")
-        .join_asof(decodes, on="time")
-        .join_asof(
-            times.select("time", after="seen"),
-            on="time",
-            strategy="forward",
-            allow_exact_matches=False,
+    checks = checks.drop_nulls("time").sort("time", maintain_order=True)
+    if not checks.height or not case.ranks:
+        return checks.clear().with_columns(decoded=pl.lit(False))
+    every, decoding = list[pl.DataFrame](), list[pl.DataFrame]()
+    for rank in case.ranks:
+        every.append(printed_around(checks["time"], rank.lines))
+        decoding.append(_decoded_before(checks["time"], rank.lines.filter("decode")))
+    before, after, decode = (
+        pl.DataFrame([one[name].alias(str(i)) for i, one in enumerate(of)]).select(which(pl.all()))
+        for of, name, which in (
+            (every, "before", pl.max_horizontal),
+            (every, "after", pl.min_horizontal),
+            (decoding, "before", pl.max_horizontal),
         )
     )
-    went_on = (pl.col("time") - pl.col("before") <= _WAITED / 2) & (
-        (pl.col("after") - pl.col("time") <= _WAITED).fill_null(True)
+    found = checks.with_columns(
+        _before=before.to_series(), _after=after.to_series(), _decode=decode.to_series()
+    )
+    went_on = (pl.col("time") - pl.col("_before") <= _WAITED / 2) & (
+        (pl.col("_after") - pl.col("time") <= _WAITED).fill_null(True)
     )
     return (
         found.filter(went_on)
-        .with_columns(decoded=(pl.col("time") - pl.col("decode") <= _WAITED).fill_null(False))
-        .drop("before", "decode", "after")
+        .with_columns(decoded=(pl.col("time") - pl.col("_decode") <= _WAITED).fill_null(False))
+        .drop("_before", "_after", "_decode")
     )
+
+
+def printed_around(times: pl.Series, lines: pl.DataFrame) -> pl.DataFrame:
+    """Return when a rank printed its last line up to some times, and its next one.
+
+    Of merged rows (thin.py) the lines between two are gone, but not that there were some, nor
+    any silence of theirs: where lines stand on both sides of a time, it is as if one was printed
+    then.
+
+    Args:
+        times: sorted, without nulls.
+        lines: those of a rank (`Rank.lines`).
+
+    Returns:
+        One row for each time: `before`, `after`; null where there is none.
+    """
+    rows = _by_stamp(lines).select(
+        "time",
+        before="time",
+        after="time",
+        since=pl.col("time").shift(1),
+        last=pl.col("time") - pl.duration(milliseconds=pl.col("quiet_s") * 1000),
+    )
+    at = times.alias("time").to_frame()
+    later = at.join_asof(
+        rows.drop("before"), on="time", strategy="forward", allow_exact_matches=False
+    )
+    gone = pl.col("last") > pl.col("since")
+    inside = gone & (pl.col("last") > pl.col("time"))
+    return later.with_columns(at.join_asof(rows.select("time", "before"), on="time")).select(
+        before=pl.when(inside).then("time").when(gone).then("last").otherwise("before"),
+        after=pl.when(inside).then("time").otherwise("after"),
+    )
+
+
+def _by_stamp(lines: pl.DataFrame) -> pl.DataFrame:
+    return lines.drop_nulls("time").sort("time", maintain_order=True)
+
+
+def _decoded_before(times: pl.Series, decode: pl.DataFrame) -> pl.DataFrame:
+    """Return `before`: when a rank printed its last decode line up to some times.
+
+    The lines that a merged row stands for are spread evenly over the time since the row before
+    if their intervals add up to most of it; else a long prefill may stand before them.
+    """
+    decode = _by_stamp(decode)
+    rows = decode.filter(pl.col("lines") > 0).select(
+        "time",
+        "lines",
+        step=pl.col("time").diff() / pl.col("lines"),
+        took=pl.duration(milliseconds=(pl.col("dt_s") * 1000).cast(pl.Int64)),
+    )
+    at = times.alias("time").to_frame()
+    found = at.join_asof(decode.select("time", before="time"), on="time").hstack(
+        at.join_asof(rows, on="time", strategy="forward", allow_exact_matches=False).drop("time")
+    )
+    even = (pl.col("lines") > 1) & (pl.col("took") > pl.col("step") / 2)
+    spread = pl.when(even).then(pl.col("time") - pl.col("step"))
+    return found.select(before=pl.max_horizontal("before", spread))
 
 
 def unanswered(case: Case, checks: pl.DataFrame) -> Finding:
@@ -91,7 +145,7 @@ def unanswered(case: Case, checks: pl.DataFrame) -> Finding:
     cause = next((code for code in _PREFILLS if code in case.earlier), None)
     return Finding(
         summary=summary[0].upper() + summary[1:],
-        episodes=spells_of(checks, _JOIN_S),
+        episodes=spells_of(checks),
         evidence=[
             shown(
                 "failed health checks",
