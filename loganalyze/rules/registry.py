@@ -137,10 +137,12 @@ class Case:
             )
         shares = [r.told.decoding for r in self.ranks if r.told.sampled]
         if shares:
+            unprinted = self.arg("decode_log_interval") is None
+            rare = ", or --decode-log-interval, which it does not print, is above 40" * unprinted
             return (
                 f"its decode lines tell of {min(filter(None, shares), default=0.0):.0%} of the "
-                "time that passed, so most lines were left out of it, and prefill batches cannot "
-                "be counted"
+                f"time that passed, so most lines were left out of it{rare}, and prefill batches "
+                "cannot be counted"
             )
         return ""
 

@@ -62,6 +62,38 @@ def test_every_tenth_line_tells_of_a_tenth_of_the_time():
     assert found.sampled
 
 
+def rising(every_s, steps, cycles=60):
+    """Return lines of 40 and of 44 requests in turn; before each rise a prefill line starts four.
+
+    Over 42 requests on average `steps` steps take `every_s` seconds.
+    """
+    state = {"token": 95_000, "usage": 0.95, "rate": steps * 42 / every_s, "queue": 30}
+    lines = []
+    for n in range(cycles):
+        at = 2 * every_s * n
+        prefill = (
+            f"[{START + timedelta(seconds=at):%Y-%m-%d %H:%M:%S} TP0] Prefill batch, #new-seq: 4, "
+            "#new-token: 2000, #cached-token: 0, token usage: 0.95, #running-req: 40, "
+            "#queue-req: 30"
+        )
+        lines += [line(at, 40, **state), prefill, line(at + every_s, 44, **state)]
+    return lines
+
+
+def test_lines_that_were_printed_rarely_are_all_lines():
+    """An unprinted --decode-log-interval of 200: each rise has its prefill line."""
+    found = told(text(rising(5, 200)))
+    assert found.share == pytest.approx(1.0, abs=0.02)
+    assert not found.sampled
+
+
+def test_lines_that_were_left_out_are_not_taken_for_a_longer_interval():
+    """Of 600 decode lines, a second each, 120 are kept; most rises have no prefill line."""
+    found = told(text(rising(1, 40, cycles=300)[::5]))
+    assert found.share == pytest.approx(0.2, abs=0.01)
+    assert found.sampled
+
+
 @pytest.mark.parametrize("states", [(FULL, QUIET), (QUIET, FULL)])
 def test_of_mixed_servers_nothing_is_said(tmp_path, states):
     log = tmp_path / "server.log"
