@@ -214,3 +214,28 @@ def test_prefill_that_computes_next_to_nothing_is_no_limit(new_token, held):
         w.prefill(1, new_token, 0, 9, usage=0.6)
         w.wait(4)
     assert ("PRE001" in found(log_of(w))) == held
+
+
+# -- a cold start that passes, or that nobody sees pass ----------------------------------------
+
+
+def cold(*, decodes, then=20):
+    """A burst on a cold server, and four minutes in which one request is let in every 10 s."""
+    w = Writer(pool=400_000)
+    w.prefill(60, 9000, 0, 500, usage=0.03)
+    for i in range(24):
+        w.wait(10)
+        w.prefill(1, 150, 60 + i, 499 - i, usage=0.03)
+        for _ in range(decodes):
+            w.decode(60 + i, 10_000 + 1000 * i, 499 - i)
+    for _ in range(then):
+        w.decode(84, 30_000, 470)
+    return {one.code: one for one in rules.run(sessions(log_of(w)))}["ADM003"]
+
+
+def test_a_cold_start_passes_by_itself_if_decode_lines_show_the_steps():
+    assert cold(decodes=8).reason.endswith("this passes by itself")
+    late = cold(decodes=0)
+    assert "for most of it no decode line is printed" in late.reason
+    assert late.finding.confidence == "low"
+    assert "it has no decode lines" in cold(decodes=0, then=0).reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, spans
@@ -16,7 +18,16 @@ from loganalyze.rules.admission.starved import (
     starved,
     would_not_fill,
 )
-from loganalyze.rules.held import act, all_episodes, hold, need_pool_size, outside, severity, spell
+from loganalyze.rules.held import (
+    Held,
+    act,
+    all_episodes,
+    hold,
+    need_pool_size,
+    outside,
+    severity,
+    spell,
+)
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 
@@ -182,7 +193,8 @@ def cold_start_throttle(case: Case, limits: Limits) -> Finding | Clear:
         new_token_ratio starts at 0.7 x conservativeness and reaches its floor after 600 decode
         steps. A burst on a cold server is let in slowly although memory is free.
     Not this rule:
-        The same with the estimate at its floor (ADM001).
+        The same with the estimate at its floor (ADM001). Where no decode line is printed
+        for most of the time, nobody sees the estimate fall, and the finding says so.
     What to do:
         Nothing, unless traffic comes in bursts with idle times between: then lower
         --schedule-conservativeness or keep the server warm.
@@ -192,24 +204,43 @@ def cold_start_throttle(case: Case, limits: Limits) -> Finding | Clear:
     found = starved(case, limits, "cold")
     if not found:
         return Clear("no queue with free KV just after a start or an idle time")
+    if not any(rank.lines["decode"].any() for rank in case.ranks):
+        raise NotApplicable("it has no decode lines, with whose steps new_token_ratio falls")
     worst = found[0]
+    passes = _seen_to_fall(worst)
     return Finding(
         summary=f"A cold server lets requests in slowly {spell(case, found)}: usage "
         f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:.0f} waiting; "
-        "this passes by itself",
+        + (
+            "this passes by itself"
+            if passes
+            else "for most of it no decode line is printed, so the log does not show whether it "
+            "passes"
+        ),
         episodes=all_episodes(found),
         evidence=need_evidence(case, worst),
         actions=act(
             case,
-            "Nothing for a single start; for bursts after idle times reserve less",
+            "Nothing for a single start; for bursts after idle times reserve less"
+            if passes
+            else "If it does not pass, reserve less",
             "schedule-conservativeness",
             0.3,
             "the estimate starts at 0.21 instead of 0.7",
         ),
         severity=Severity.INFO,
-        confidence=in_pool(case, found),
+        confidence=in_pool(case, found) if passes else "low",
         competing="conservative admission (ADM001), if it does not pass",
     )
+
+
+def _seen_to_fall(held: Held) -> bool:
+    """Whether decode lines, with whose steps the estimate falls, go on through most of a spell."""
+    first, end = max(held.spans, key=lambda span: span[1] - span[0])
+    start, stop = first * held.rank.step_s, end * held.rank.step_s
+    at = held.decode["t"].filter(held.decode["t"].is_between(start, stop))
+    edges: list[float] = [start, *at.to_list(), stop]
+    return max(b - a for a, b in pairwise(edges)) <= (stop - start) / 2
 
 
 @rule(
