@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loganalyze.frames import Frames
 
 #: Batch rows held as printed: a day of one server. At most twice this many are in memory.
-MAX_ROWS = 200_000
+MAX_ROWS = 160_000
 
 #: Rows that are reduced at once; a cell that is cut between two parts stays two cells.
 _HANDY_ROWS = 40_000
