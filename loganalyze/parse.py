@@ -314,11 +314,11 @@ def _batches(
 def _lines(cut: Cut) -> Iterator[pl.DataFrame]:
     """Yield the lines of a cut as frames: line_no, seq, more, text."""
     joined: list[tuple[int, int, list[memoryview]]] = []
-    for first, n_lines, data in cut.dense:
+    for first, n_lines, block in cut.dense:
         if joined and joined[-1][0] + joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], joined[-1][1] + n_lines, [*joined[-1][2], data])
+            joined[-1] = (joined[-1][0], joined[-1][1] + n_lines, [*joined[-1][2], block])
         else:
-            joined.append((first, n_lines, [data]))
+            joined.append((first, n_lines, [block]))
     cut.dense.clear()
     while joined:  # let go of each, for the copy that is split is as large
         first, n_lines, blocks = joined.pop(0)

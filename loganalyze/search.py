@@ -72,10 +72,6 @@ _LAST_WORD = re.compile(
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
 
-#: Records of several lines: where each starts -> where it ends, its text.
-Records = dict[int, tuple[int, bytes]]
-
-
 @dataclass(slots=True)
 class Cut:
     """What the search found in a stretch of a log.
@@ -159,7 +155,7 @@ class Searcher:
         data, end, requests = self._skip_requests(data, end, last=last)
         found = self._find_records(data, end)
         if found:
-            end = max(end, *(stop for stop, _ in found.values()))
+            data = _without(data, found)
         self._carry = data[end:]
         self._carry_lines = self._carry.count(b"\n") + (
             bool(self._carry) and not self._carry.endswith(b"\n")
@@ -169,28 +165,28 @@ class Searcher:
         if not end:
             return
         cut, view = self.cut, _view(data)
-        n_access = _count(ACCESS, view, end, found)
-        cut.n_access += n_access
-        if requests:
-            cut.n_requests += _count(REQUEST, view, end, found)
-        spans = self._find_lines(data, view, end, n_lines, n_access, requests, found)
-        if found and (last or spans is None):
-            data = _without(data, found)
-            view = _view(data)
         if last and not self._requests and (at := data.rfind(ACCESS)) >= 0:
             start = data.rfind(b"\n", 0, at) + 1
             line = data[start : data.find(b"\n", at)]
             cut.last_access = first_line + data.count(b"\n", 0, start), line
             cut.odd |= _oddities(line)
+        n_access = view.count(ACCESS, 0, end)
+        cut.n_access += n_access
+        spans = self._find_lines(data, view, end, n_lines, n_access)
+        if requests:
+            cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
             cut.dense.append((first_line, n_lines, memoryview(data)[:end]))
             cut.size += end
             cut.odd |= _oddities(view)
             spans = {}
+        elif not self._requests:  # a request log may say anything
+            for start in requests:
+                spans.pop(start, None)
         self._add_lines(data, view, first_line, spans, found)
 
-    def _find_records(self, data: bytes, end: int) -> Records:
-        """Find the records of several lines."""
+    def _find_records(self, data: bytes, end: int) -> dict[int, tuple[int, bytes]]:
+        """Find the records of several lines: where each starts, where it ends, its text."""
         view = _view(data)
         heads = set()
         for shared in self._head_starts:
@@ -199,7 +195,7 @@ class Searcher:
                 if data.startswith(self._heads, at):
                     heads.add(data.rfind(b"\n", 0, at) + 1)
                 at = view.find(shared, at + 1, end)
-        found: Records = {}
+        found: dict[int, tuple[int, bytes]] = {}
         stop = 0
         for start in sorted(heads):
             if start >= stop:  # a traceback may hold another one
@@ -208,19 +204,9 @@ class Searcher:
         return found
 
     def _find_lines(
-        self,
-        data: bytes,
-        view: bytes,
-        end: int,
-        n_lines: int,
-        n_access: int,
-        requests: list[tuple[int, int]],
-        records: Records,
+        self, data: bytes, view: bytes, end: int, n_lines: int, n_access: int
     ) -> dict[int, int] | None:
         """Find the lines that may be records: where each starts and ends.
-
-        Lines of requests that are only counted are passed over, for they may say anything; so
-        are the records that were found already.
 
         Returns:
             None where there are so many that the block is better split than searched.
@@ -231,15 +217,12 @@ class Searcher:
         if self._sticky:
             self._sticky -= 1
             return None
-        known = [(start, stop) for start, (stop, _) in records.items()]
-        if not self._requests:
-            known = sorted(known + requests)
-        spans = _hits(_marks(data, view), MARKS, data, end, known, most)
+        spans = _hits(_marks(data, view), MARKS, data, end, most)
         if len(spans) > most:
             self._sticky = STICKY
             return None
         for access in (ACCESS,) if self._requests else FAILED:
-            spans |= _hits(view.find, access, data, end, known)
+            spans |= _hits(view.find, access, data, end)
         return spans
 
     def _add_lines(
@@ -248,7 +231,7 @@ class Searcher:
         view: bytes,
         first_line: int,
         spans: dict[int, int],
-        records: Records,
+        records: dict[int, tuple[int, bytes]],
     ) -> None:
         """Number what was found, and keep it."""
         for start in records:
@@ -270,9 +253,7 @@ class Searcher:
         cut.size += len(text)
         cut.odd |= _oddities(_view(text))
 
-    def _skip_requests(
-        self, data: bytes, end: int, *, last: bool
-    ) -> tuple[bytes, int, list[tuple[int, int]]]:
+    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int, list[int]]:
         """Empty the lines of logged prompts that span several.
 
         Releases up to 0.4.1.post4 print prompts raw, as text="..."; Python's repr keeps to its
@@ -280,12 +261,13 @@ class Searcher:
 
         Returns:
             The data, with as many lines as before, how much of it can be looked at yet, and
-            where the lines of requests start and end.
+            where the lines of requests start.
         """
-        view, found = _view(data), list[tuple[int, int]]()
+        view, starts = _view(data), []
         at = view.find(REQUEST, 0, end)
         while at >= 0:
             stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
+            starts.append(start)
             if _is_open(data, start, at, stop):
                 close = _request_end(data, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
@@ -301,9 +283,8 @@ class Searcher:
                     view = _view(data)
                     stop = data.find(b"\n", stop)
                     self.cut.n_inside += inside
-            found.append((start, stop))
             at = view.find(REQUEST, stop, end)
-        return data, end, found
+        return data, end, starts
 
 
 def _hits(
@@ -311,33 +292,16 @@ def _hits(
     what: bytes,
     data: bytes,
     end: int,
-    known: list[tuple[int, int]],
     most: int = sys.maxsize,
 ) -> dict[int, int]:
-    """Return start and end of the lines on which `find` finds `what`, but for known ones.
-
-    Stops beyond `most` of them.
-    """
+    """Return start and end of the lines on which `find` finds `what`; stops beyond `most`."""
     spans: dict[int, int] = {}
-    passed = iter(known)
-    start, stop = next(passed, (end, end))
     at = find(what, 0, end)
     while at >= 0 and len(spans) <= most:
-        while stop <= at < end:
-            start, stop = next(passed, (end, end + 1))
-        if at < start:
-            line_end = data.find(b"\n", at)
-            spans[data.rfind(b"\n", 0, at) + 1] = line_end
-            at = find(what, line_end, end)
-        else:
-            at = find(what, stop, end)
+        stop = data.find(b"\n", at)
+        spans[data.rfind(b"\n", 0, at) + 1] = stop
+        at = find(what, stop, end)
     return spans
-
-
-def _count(what: bytes, view: bytes, end: int, records: Records) -> int:
-    """Count a text outside of the records."""
-    inside = sum(view.count(what, start, stop) for start, (stop, _) in records.items())
-    return view.count(what, 0, end) - inside
 
 
 def _marks(data: bytes, view: bytes) -> Callable[[bytes, int, int], int]:
@@ -352,7 +316,7 @@ def _marks(data: bytes, view: bytes) -> Callable[[bytes, int, int], int]:
     return find
 
 
-def _without(data: bytes, records: Records) -> bytes:
+def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
     """Return the data with blanks in place of the records; lines stay where they are."""
     out, at, whole = list[bytes | memoryview](), 0, memoryview(data)
     for start, (stop, _) in records.items():
