@@ -105,19 +105,21 @@ def _is_whole(one: Timeline) -> bool:
     the mean of two batches say; and prefill lines account for the requests that came to run. Of
     a log with gaps at most one holds: a line says how fast the last steps were, not all of them.
     """
-    rows = one.lines.filter(
-        pl.col("decode") & (pl.col("lines") == 1) & ~pl.col("after_gap") & ~pl.col("first")
+    before = pl.col("running_req").shift(1)
+    rows = (
+        one.lines.filter(pl.col("decode") & (pl.col("lines") > 0))
+        .with_columns(
+            rose=pl.col("running_req") - before,
+            told_s=pl.col("dt_s") * (pl.col("running_req") + before) / 2 / pl.col("r_mean"),
+        )
+        .filter((pl.col("lines") == 1) & ~pl.col("after_gap") & ~pl.col("first"))
     )
-    off = (pl.col("stamp_dt_s") - pl.col("dt_s")).abs()
+    off = (pl.col("stamp_dt_s") - pl.col("told_s")).abs()
     near = rows.select((off <= _STAMPS_S + _BATCH_SHARE * pl.col("stamp_dt_s")).mean()).item()
-    rises = rows.select(
-        # r_mean is the mean of this line and the line before.
-        rose=2 * (pl.col("running_req") - pl.col("r_mean")),
-        started="d_new_seq",
-    ).filter(pl.col("rose") > 0)
+    rises = rows.filter(pl.col("rose") > 0)
     # The last chunk of a prompt may stand in another interval than its first.
-    missed = (rises["rose"] > rises["started"] + 1).sum()
-    told_of = (rises["started"] > 0).sum()
+    missed = (rises["rose"] > rises["d_new_seq"] + 1).sum()
+    told_of = (rises["d_new_seq"] > 0).sum()
     return (
         as_float(near, 0.0) >= _NEAR_SHARE
         and told_of >= JUMPS

@@ -503,7 +503,7 @@ def _grid(
     cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
     printed = lines.group_by(cell.alias("cell"), maintain_order=True).agg(
         *(expr.cast(pl.Float64).mean().alias(name) for name, expr in _STATES.items()),
-        *(expr.filter(pl.col("decode")).mean().alias(name) for name, expr in _INTERVALS.items()),
+        *(_by_time(expr).alias(name) for name, expr in _INTERVALS.items()),
         *(expr.cast(pl.Float64).alias(name) for name, expr in _COUNTS.items()),
     )
     height = int(printed["cell"][-1]) + 1 if printed.height else 0
@@ -555,6 +555,18 @@ def _grid(
             .otherwise("duty"),
         )
     )
+
+
+def _by_time(value: pl.Expr) -> pl.Expr:
+    """Return the mean of what decode lines say of the time before them, by the time of each.
+
+    A cell may hold the end of a long prefill and some quick intervals after it.
+    """
+    said = pl.col("decode") & value.is_not_null()
+    time = pl.col("dt_s").fill_null(0.0)
+    total = time.filter(said).sum()
+    weighted = (value * time).filter(said).sum() / total
+    return pl.when(total > 0).then(weighted).otherwise(value.filter(said).mean())
 
 
 def _prompt(step_s: float) -> pl.Expr:

@@ -42,8 +42,14 @@ MAX_INTERVAL = 1_000_000
 MIN_INTERVALS = 20
 MAX_INTERVAL_S = 300.0
 
-#: Stamps say the time of two lines to less than a second each.
+#: Stamps say the time of two lines to less than a second each, and the time between them to
+#: within one.
 _STAMP_S = 2.0
+_ODD_S = 1.0
+#: ... and the batches at its ends to this share; a tenth of the lines may be off by more.
+_ODD_SHARE, _ODD_LINES = 0.10, 0.10
+#: Requests that come within an interval over its batch, from which its ends tell little of it.
+_TURNOVER = 0.5
 
 Clock = Literal["stamps", "steps", "none"]
 
@@ -244,7 +250,7 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
         label=rows.select(derive.rank_text())["rank"][0],
         clock=clock,
         interval=n_steps,
-        lines=_with_intervals(lines, data, n_steps, gaps),
+        lines=_with_intervals(lines, data, n_steps, gaps, clock),
         gaps=gaps,
     )
 
@@ -395,7 +401,7 @@ def _finite(name: str) -> pl.Expr:
 
 
 def _with_intervals(
-    lines: pl.DataFrame, data: SessionData, n_steps: int, gaps: Sequence[Gap]
+    lines: pl.DataFrame, data: SessionData, n_steps: int, gaps: Sequence[Gap], clock: Clock
 ) -> pl.DataFrame:
     """Add what a decode line says about the time since the decode line before it.
 
@@ -470,11 +476,37 @@ def _with_intervals(
         )
         .with_columns(dt_s=_finite("dt_s"))
     )
+    if clock == "stamps":
+        decode = _by_stamps(decode)
     lines = lines.drop("last_prefill", "last_new_token")
     found = lines.select("row").join(
         decode.select("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
     )
     return lines.hstack(found.drop("row"))
+
+
+def _by_stamps(decode: pl.DataFrame) -> pl.DataFrame:
+    """Take the intervals from the stamps, and the batches from them, where both ends tell little.
+
+    The batches at the ends of an interval are not its mean where as many requests come and go
+    within it: with answers of 40 tokens all of a batch may leave in 40 steps. Stamps tell the
+    time to a second, and throughput x time what was decoded. Of a log in which lines are missing
+    nothing is changed: what its lines tell of is far from the time that passed.
+    """
+    single = (pl.col("lines") == 1) & ~pl.col("after_gap") & (pl.col("stamp_dt_s") > 0)
+    stamped, dt = pl.col("stamp_dt_s"), pl.col("dt_s")
+    known = single & dt.is_not_null()
+    odd = (stamped - dt).abs() > _ODD_S + _ODD_SHARE * stamped
+    sums = decode.filter(known).select(
+        odd.mean().alias("odd"), dt.sum(), stamped.sum(), pl.col("d_new_seq", "r_mean").sum()
+    )
+    share, told, passed, started, running = (as_float(value, 0.0) for value in sums.row(0))
+    if share <= _ODD_LINES or started < _TURNOVER * running or not 0.5 < told / passed < 2.0:
+        return decode
+    factor = pl.when(known & (dt / stamped).is_between(0.1, 10.0)).then(stamped / dt)
+    return decode.with_columns(
+        pl.col("dt_s", "r_mean", "t_mean", "d_tokens").cast(pl.Float64) * factor.fill_null(1.0)
+    )
 
 
 def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:

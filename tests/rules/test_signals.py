@@ -49,6 +49,46 @@ def test_prefill_lines_print_the_batch_before_the_new_requests():
     assert rank.lines["running"].to_list() == [25, 25]
 
 
+def lines_of(*lines):
+    """Return decode lines of (second, running, token/s)."""
+    return text(
+        [
+            f"[{START + timedelta(seconds=at):%Y-%m-%d %H:%M:%S} TP0] Decode batch, #running-req: "
+            f"{running}, #token: 5000, token usage: 0.05, cuda graph: True, "
+            f"gen throughput (token/s): {rate:.2f}, #queue-req: 0"
+            for at, running, rate in lines
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "came", "interval_s", "batch"),
+    [
+        (60, 20, 10.0, 15.0),  # 40 x 20 / 60 = 13.3 s, but 10 passed: 60 x 10 = 40 x 15
+        (60, 2, 40 * 20 / 60, 20.0),  # the same requests go on: another number of steps
+        (80, 20, 10.0, 20.0),  # as stamped
+        (400, 20, 2.0, 20.0),  # 2 of 10 s: lines are missing, and what they tell stays
+    ],
+)
+def test_stamps_say_the_interval_where_the_batches_at_its_ends_do_not(
+    rate, came, interval_s, batch
+):
+    decode = lines_of(*((10 * n, 20, rate) for n in range(15))).splitlines()
+    prefill = (
+        "Prefill batch, #new-seq: {}, #new-token: 900, #cached-token: 0, token usage: 0.05, "
+        "#running-req: 0, #queue-req: 0"
+    )
+    log = [part for line in decode for part in (line, f"{line[:26]}{prefill.format(came)}")]
+    last = one_rank(text(log)).lines.filter("decode").row(-1, named=True)
+    assert (last["dt_s"], last["r_mean"]) == (pytest.approx(interval_s), pytest.approx(batch))
+
+
+def test_a_cell_weighs_its_intervals_by_their_time():
+    """40 x 10 / 100 = 4 s at 100 token/s and 0.25 s at 1,600, both ending in one second."""
+    rank = one_rank(lines_of((0, 10, 400), (5, 10, 100), (5, 10, 1600)))
+    assert rank.grid["rate"][5] == pytest.approx((4 * 100 + 0.25 * 1600) / 4.25)
+
+
 def test_a_cut_prompt_does_not_run_yet():
     w = Writer(chunked_prefill_size=2048)
     w.prefill(3, 2048, 20)

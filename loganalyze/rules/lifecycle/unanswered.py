@@ -142,7 +142,8 @@ def unanswered(case: Case, checks: pl.DataFrame) -> Finding:
             "environment (SGLANG_HEALTH_CHECK_TIMEOUT, 20 s if unset) and in the probe, so that "
             "nobody restarts a server that works",
         )
-    cause = next((code for code in _PREFILLS if code in case.earlier), None)
+    prefill = next((case.earlier[code] for code in _PREFILLS if code in case.earlier), None)
+    cause = (prefill.explained_by or prefill.code) if prefill else None
     return Finding(
         summary=summary[0].upper() + summary[1:],
         episodes=spells_of(checks),
