@@ -239,3 +239,21 @@ def test_a_cold_start_passes_by_itself_if_decode_lines_show_the_steps():
     assert "for most of it no decode line is printed" in late.reason
     assert late.finding.confidence == "low"
     assert "it has no decode lines" in cold(decodes=0, then=0).reason
+
+
+# -- a small sliding-window pool ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("used", "blocks"), [(4_000, True), (3_000, False)])
+def test_a_small_window_pool_blocks_by_what_the_next_request_asks_for(used, blocks):
+    """14 x 4096 x 0.7 x 0.14 x 0.1 + 4096 = 4,658, with the margin 6,288, of which 10,000 - used
+    are free; the full pool has 310,000.
+    """
+    w = Writer(pool=400_000, schedule_conservativeness=0.1)
+    pools = (
+        f"#full token: 90000, full token usage: 0.22, #swa token: {used}, "
+        f"swa token usage: {used / 10_000:.2f}"
+    )
+    for _ in range(90):
+        w.decode(14, 90_000, 40, usage=pools)
+    assert ("SWA001" in found(log_of(w))) is blocks

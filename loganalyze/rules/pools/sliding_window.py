@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
+from loganalyze.capacity import memory
 from loganalyze.episodes import Span, at_least, joined, mask_of, spans
 from loganalyze.model import Evidence, Finding, Severity
+from loganalyze.releases import RELEASES
 from loganalyze.rules.held import (
     Held,
     act,
     all_episodes,
     confidence,
+    ends_short,
     hold,
     minimum,
     pool_evidence,
@@ -51,8 +54,9 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         A queue with the sliding-window pool above `swa_usage` and fewer free tokens in it than
-        in the full pool, which is below `usage`. Or a running request that is thrown back with
-        that pool above `lost_usage`, whether or not anything waits.
+        in the full pool, which is below `usage`; in releases up to 0.5.9 also with less free in
+        it than admission asks for, where the full pool has that. Or a running request that is
+        thrown back with that pool above `lost_usage`, whether or not anything waits.
     Why it is slow:
         A hybrid model needs room in both pools. Up to 0.5.9 a new request is charged with its
         whole prompt and output against the small pool, so it blocks at about 0.7 already. Where
@@ -70,14 +74,12 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
 
     def judge(rank: Rank) -> list[Span]:
         small = pl.col("swa_usage") > pl.col("full_usage")
+        short = pl.col("swa_usage") > limits["swa_usage"]
         if n_swa and rank.kv_tokens:
+            if _charges_whole_requests(case):
+                short = short | _short_of_need(n_swa)
             small = n_swa * (1 - pl.col("swa_usage")) < rank.kv_tokens * (1 - pl.col("full_usage"))
-        blocked = (
-            (pl.col("swa_usage") > limits["swa_usage"])
-            & small
-            & (pl.col("queued") > 0)
-            & _full_pool_has_room(limits)
-        )
+        blocked = short & small & (pl.col("queued") > 0) & _full_pool_has_room(limits)
         if rank.cap:
             blocked = blocked & (pl.col("running") < near_cap(rank.cap))
         held = rank.holds(blocked, limits["share"], limits["window_s"])
@@ -175,6 +177,34 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found),
         competing="the full pool (KV001) has room, so it is not the limit",
     )
+
+
+def _charges_whole_requests(case: Case) -> bool:
+    """Whether the log may be of a release that charges all that a request may write to both pools.
+
+    Later ones estimate what it needs of the small pool per window.
+    """
+    found = case.signals.session.release_range
+    return found is None or RELEASES.index(found[0]) <= RELEASES.index(_LAST_TO_CHARGE)
+
+
+#: The last release that is known to do so.
+_LAST_TO_CHARGE = "0.5.9"
+
+
+def _short_of_need(n_swa: int) -> pl.Expr:
+    """Whether what admission asks for is free in the full pool, but not in the small one.
+
+    Of a small pool the next request alone may ask for a good part, so that it blocks well below
+    any usage that looks full.
+    """
+    free = n_swa * (1 - pl.col("swa_usage"))
+    calm = (pl.col("duty").fill_null(0.0) < _MAX_DUTY) | ends_short()
+    return (free <= memory.NEED_MARGIN * pl.col("need")) & ~pl.col("starved") & calm
+
+
+#: Prefill duty from which prefill is the limit.
+_MAX_DUTY = 0.5
 
 
 def _full_pool_has_room(limits: Limits) -> pl.Expr:
