@@ -17,10 +17,25 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from loganalyze import formats
+from loganalyze.stamps import (
+    ABBREVIATION,
+    CLOCK,
+    DATE,
+    DATED,
+    EPOCH,
+    FRACTION,
+    OTHER,
+    WEEKDAY,
+    ZONE,
+    clock_of,
+    like,
+    minutes_of,
+    moment_of,
+    zone_within,
+)
 
 #: SGLang's own stamp, `[2026-01-05 03:04:05`, ends here.
 STAMP_END = 20
@@ -34,26 +49,14 @@ BARE = "bare"
 #: In a chain: before a shape or a key that is known from this log alone.
 UNKNOWN = "? "
 
-_ANY_DATE = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
-_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}"
-#: Stamps of other forms, and how to read them; `%Y ` first for one without a year. What
-#: day and month of 03/04/2026 are cannot be told, but for a clock of twelve hours.
-_OTHER_FORMS = {
-    rf"[0-9]{{1,2}}/[A-Z][a-z]{{2}}/[0-9]{{4}}:{_CLOCK}": "%d/%b/%Y:%H:%M:%S",
-    rf"[0-9]{{1,2}} [A-Z][a-z]{{2}} [0-9]{{4}} {_CLOCK}": "%d %b %Y %H:%M:%S",
-    rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ 0-9][0-9] {_CLOCK} [0-9]{{4}}": "%a %b %e %H:%M:%S %Y",
-    rf"[0-9]{{2}}\.[0-9]{{2}}\.[0-9]{{4}} {_CLOCK}": "%d.%m.%Y %H:%M:%S",
-    rf"[0-9]{{2}}/[0-9]{{2}}/[0-9]{{4}} {_CLOCK} [AP]M": "%m/%d/%Y %I:%M:%S %p",
-    rf"[0-9]{{2}}-[0-9]{{2}} {_CLOCK}": "%Y %m-%d %H:%M:%S",
-    rf"(?<=[IWEF])[0-9]{{4}} {_CLOCK}\.[0-9]{{6}}": "%Y %m%d %H:%M:%S%.f",
-}
-_OTHER = "|".join(_OTHER_FORMS)
 #: SGLang's own stamp and ranks; its opening bracket may be lost.
+_MORE = r":?[0-9]| ?[AaPp][Mm]\b"
 OWN = re.compile(
     rf"(?P<open>\[)?"
-    rf"(?P<stamp>(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?|(?<=\[)(?:{_OTHER}))"
-    r"(?: ?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2}))?"
-    r"(?P<tags>(?: (?:[A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?|[0-9]+))*)\] "
+    rf"(?P<stamp>(?<=\[)(?:{OTHER})|(?:{DATE}[ T])?{CLOCK}{FRACTION}(?!{_MORE})"
+    rf"|(?<=\[){EPOCH}(?=[0-9 ,|:\]]))(?:(?<=[0-9]{{13}})(?:[0-9]{{3}}){{1,2}})?"
+    rf"(?: ?(?P<zone>{ZONE})(?=[\], |]))?"
+    r"(?P<tags>(?:[ ,|:]{1,3}(?:[A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?|[0-9]+))*)\] "
 )
 _RANK = re.compile(r"(?<![\w-])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?![\w-])")
 _RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
@@ -65,21 +68,21 @@ _RANKS_LAST = re.compile(r"(?<![\w-])\[?(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]
 #: A level and a logger's name behind SGLang's own stamp.
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)(?: [\w.]{1,60})?:? +")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
-_ANY_STAMP = re.compile(
-    rf"(?<![\d.])(?<!\d:){_ANY_DATE}[ T_]{_CLOCK}(?:[.,][0-9]{{1,9}})?(?!\d|:\d)"
+_ANY_DATED = re.compile(
+    rf"(?<![\d.])(?<!\d:){DATE}[ T_]{CLOCK}{FRACTION}(?!{_MORE})"
+    rf"|(?<![\d./-])(?<!\d:)(?:(?<=\b[IWEF])|(?<![A-Za-z]))(?:{OTHER})(?!\d|:\d)"
 )
-_ANY_OTHER = re.compile(rf"(?<![\d:./-])(?:{_OTHER})(?![\d:])")
-_ANY_CLOCK = re.compile(
-    rf"(?<![\d.-])(?<!\d:){_CLOCK}(?:[.,][0-9]{{1,9}})?(?!\d|:\d| ?[AaPp][Mm]\b)"
-)
-_ZONE = re.compile(r" ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9])")
+_ANY_CLOCK = re.compile(rf"(?<![\d.-])(?<!\d:){CLOCK}{FRACTION}(?!{_MORE})")
+_ANY_EPOCH = re.compile(rf"(?<![\w.:/-]){EPOCH}(?![\w.:/-])")
+_ZONE = re.compile(rf" ?({ZONE})(?!\w|:[0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
 _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
-#: A stamp and at most a level and SGLang's module, as `%(asctime)s %(levelname)s %(message)s`
-#: prints them: a logger's line, though nothing but a blank sets its message off.
+#: A stamp and at most a host, a level and SGLang's module: a logger's line, as
+#: `%(asctime)s %(levelname)s %(message)s` is, though nothing but a blank sets its message off.
 _STAMPED = re.compile(
-    rf"\s*(?:(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]{{1,9}})?|{_OTHER})"
-    r"(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?"
+    rf"\s*(?:{WEEKDAY},? )?(?:{OTHER}|(?:{DATE}[ T])?{CLOCK}{FRACTION}|{EPOCH})"
+    rf"(?: ?(?:{ZONE}|{ABBREVIATION})(?!\w))?"
+    r"(?:\s+(?=[A-Za-z][\w.]*[0-9-])[\w.-]{1,64})?"
     r"(?:\s+\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?)?(?:\s+sglang[.\w]{0,80})?\s+"
 )
 _EPOCH = re.compile(
@@ -156,11 +159,9 @@ _PROSE = re.compile(
 )
 _SENTENCE = re.compile(r"(?<![\w.@/-])[A-Za-z]+ [a-z]+ [a-z]+")
 #: A logging format of the user's own, which names SGLang's module.
-_SGLANG = re.compile(rf"[\[(]?{_ANY_DATE}[ T]{_CLOCK}\b.{{1,80}}\bsglang[.\w]*\b")
+_SGLANG = re.compile(rf"[\[(]?{DATE}[ T]{CLOCK}\b.{{1,80}}\bsglang[.\w]*\b")
 _NAME = re.compile(r"[A-Za-z0-9_](?:[\w.@/+:-]*\w)?")
-_SHAPE_STAMP = re.compile(
-    rf"(?:{_ANY_DATE}[ T])?{_CLOCK}(?:[.,][0-9]+)?(?: ?(?:Z|UTC|[+-][0-9]{{2}}:?[0-9]{{2}})\b)?"
-)
+_SHAPE_STAMP = re.compile(rf"(?:{DATED}|{CLOCK}(?:[.,][0-9]+)?)(?: ?(?:{ZONE})(?!\w))?")
 _CSV_CELL = re.compile(r'[^",;\t]*[,;\t]')
 _CSV_QUOTED = re.compile(r'"(?:[^"]|"")*"(?=[,;\t])[,;\t]')
 #: What differs between lines of one shape: numbers, and names made of them.
@@ -286,20 +287,6 @@ def spread(text: str) -> str:
         else:
             out.append("[0-9]+" if part.isdigit() else "[0-9a-f-]+")
     return "".join(out)
-
-
-def clock_of(stamp: str) -> str:
-    """Name the way a stamp is written: clock, date, epoch, fraction, syslog, or a format."""
-    for pattern, form in _OTHER_FORMS.items():
-        if re.fullmatch(pattern.replace("(?<=[IWEF])", ""), stamp):
-            return form
-    if stamp[0].isalpha():
-        return "syslog"
-    if ":" not in stamp:
-        return "epoch"
-    if len(stamp) < 19 or stamp[2] == ":":
-        return "clock"
-    return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
 
 
 def whole(text: str) -> str:
@@ -516,7 +503,7 @@ def _read_wrappers(found: _Found) -> None:
         elif wrapper.loose:
             found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
         if groups.get("stamp"):
-            zone = "UTC" if clock_of(groups["stamp"]) == "epoch" else groups.get("zone")
+            zone = groups.get("zone") or zone_within(groups["stamp"])
             found.stamps.append((*m.span("stamp"), zone))
         if groups.get("stream") and "stream" not in found.values:
             stream = groups["stream"]
@@ -709,7 +696,7 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
     text = found.text
     beside = list(_beside(found.levels, text, after, after_at))
     stamps = [(start, (start, stop), zone) for start, stop, zone in found.stamps]
-    for pattern in (_ANY_STAMP, _ANY_OTHER, _ANY_CLOCK):
+    for pattern in (_ANY_DATED, _ANY_CLOCK, _ANY_EPOCH):
         for inside, pieces in beside:
             for k, (piece, base) in enumerate(pieces):
                 seen = [m for m in pattern.finditer(piece) if k or _outside(found, base, m)]
@@ -726,6 +713,7 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
     line = text + " " * max(0, after_at - len(text)) + after
     if own is not None:
         stamp, extent, found.zone = own["stamp"], own.span("stamp"), own["zone"]
+        found.zone = found.zone or zone_within(stamp)
         found.wrapper_stamp = stamp if found.zone else None
     elif stamps:
         _, (start, stop), zone = stamps.pop()
@@ -740,7 +728,7 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
                     stamp, found.zone = epoch[1], "UTC"
                     extent = base + epoch.start(1), base + epoch.end(1)
     if stamp:
-        found.add("stamp", extent, _stamp_pattern(stamp), stamp)
+        found.add("stamp", extent, like(stamp), stamp)
     if found.zone is None:
         for _, (start, stop), zone in stamps:
             if zone and found.zone is None:
@@ -771,7 +759,7 @@ def _extent(m: re.Match[str], base: int) -> tuple[int, int]:
 
 def _zone(text: str, stamp: re.Match[str]) -> str | None:
     zone = _ZONE.match(text, stamp.end())
-    return zone[1] if zone else None
+    return zone[1] if zone else zone_within(stamp[0])
 
 
 def _beside(
@@ -802,19 +790,6 @@ def string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int
     return len(text)
 
 
-def _stamp_pattern(stamp: str) -> str:
-    """Return a pattern for stamps written like `stamp`, fraction of any length."""
-    if clock_of(stamp) in _OTHER_FORMS.values():
-        pattern = re.sub(r"[0-9]+", "[0-9]+", escape(stamp).replace(" ", " +"))
-        return re.sub(r"[A-Za-z]{2,}", "[A-Za-z]+", pattern)
-    head, dot, _ = re.match(r"([^.,]*)([.,]?)(.*)", stamp).groups()  # type: ignore[union-attr]
-    head = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", head.replace("  ", " +"))
-    head = re.sub(r"^[A-Z][a-z]{2} \+?", "[A-Z][a-z][a-z] +", head)
-    head = head.replace("[A-Z][a-z][a-z] +[0-9]{1} ", "[A-Z][a-z][a-z] +[0-9]+ ")
-    head = head.replace("[A-Z][a-z][a-z] +[0-9]{2} ", "[A-Z][a-z][a-z] +[0-9]+ ")
-    return head + (f"[{dot}][0-9]+" if dot else "")
-
-
 def _stream_pattern(stream: str) -> str:
     """Return a pattern for names like `stream`: the same words, with the same blanks."""
     return " ".join(
@@ -832,25 +807,16 @@ def zone_of(prefix: Prefix) -> str | None:
     """
     if prefix.zone is None:
         return None
-    sign = re.fullmatch(r"([+-])([0-9]{2}):?([0-9]{2})", prefix.zone)
-    minutes = 0
-    if sign:
-        minutes = (int(sign[2]) * 60 + int(sign[3])) * (-1 if sign[1] == "-" else 1)
+    minutes = minutes_of(prefix.zone)
     stamp, other = prefix.values.get("stamp"), prefix.wrapper_stamp
-    if stamp and other and stamp != other and prefix.clock in ("date", "fraction"):
-        try:
-            ahead = _moment(stamp) - _moment(other)
-        except ValueError:
+    if stamp and other and stamp != other:
+        here, there = moment_of(stamp, stamp[:4]), moment_of(other, stamp[:4])
+        if here is not None and there is not None:
+            minutes += round((here - there).total_seconds() / 900) * 15
+        elif prefix.clock in ("date", "fraction"):
             return None
-        minutes += round(ahead.total_seconds() / 900) * 15
     if abs(minutes) > 14 * 60:
         return None
     if minutes == 0:
         return "UTC"
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
-
-
-def _moment(stamp: str) -> datetime:
-    if clock_of(stamp) == "epoch":
-        return datetime(1970, 1, 1) + timedelta(seconds=int(stamp[:10]))
-    return datetime.fromisoformat(stamp[:19].replace("/", "-"))

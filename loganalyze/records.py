@@ -12,7 +12,7 @@ import json
 import re
 from typing import NamedTuple
 
-from loganalyze import formats
+from loganalyze import formats, stamps
 from loganalyze.prefixes import MAX_REST, is_request, string_end, unwrap
 
 #: A record is kept up to this size: the exception stands at a traceback's end.
@@ -50,9 +50,9 @@ _CHAINED = re.compile(
 _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
-_STAMP = (
-    rb"(?:%b[ T_]|[A-Z][a-z]{2} [ 0-9][0-9] )?%b(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
-    % (_DATE, _CLOCK)
+_STAMP = rb"(?:%b|%b(?:[.,][0-9]+)?)(?:Z|[+-][0-9]{2}:?[0-9]{2})?" % (
+    stamps.DATED.encode(),
+    _CLOCK,
 )
 _LEVEL = (
     rb"(?:DEBUG|DEBG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|debug|info|warning|error|critical)"

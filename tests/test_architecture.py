@@ -24,6 +24,7 @@ LAYERS = [
     "guesses",
     "parts",
     "mend",
+    "stamps",
     "formats",
     "prefixes",
     "records",

@@ -41,9 +41,10 @@ def own(k):
 
 
 def read(tmp_path, text, requests="errors"):
-    """Return the frames of a log, its coverage and its source."""
+    """Return the frames of a log, its coverage and its source; of the one there without text."""
     path = tmp_path / "server.log"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     parser = Parser(requests)
     (source,) = open_sources([str(path)])
     parts = list(parser.read(source))
@@ -247,6 +248,7 @@ LOGGERS = {
     "a logger": lambda k: f"{at(k)},250 - sglang.srt.part_{k} - {('INFO', 'ERROR')[k % 2]} - ",
     "basicConfig": lambda k: f"{('INFO', 'ERROR')[k % 2]}:sglang.srt.part_{k}:",
     "dynamo": lambda k: f"{utc(k)}.250Z {(' INFO', 'ERROR')[k % 2]} part.log_{k}: ",
+    "months by name": lambda k: f"{at(k, '%d %b %Y %H:%M:%S')},250 {('INFO', 'ERROR')[k % 2]} - ",
 }
 #: What stands before, or around, each line.
 WRAPPERS = {

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
-from loganalyze import schema
+from loganalyze import schema, stamps
 from loganalyze.errors import UsageError
 from loganalyze.releases import parse_range
 
@@ -267,7 +267,15 @@ def samples() -> dict[str, tuple[Sample, ...]]:
 
 @cache
 def _prefix() -> dict[str, Any]:
-    return tomllib.loads(_text("prefix"))
+    text = _text("prefix")
+    for name, pattern in (
+        ("STAMP", stamps.DATED),
+        ("WEEKDAY", stamps.WEEKDAY),
+        ("ZONE", stamps.ZONE),
+        ("ABBREVIATION", stamps.ABBREVIATION),
+    ):
+        text = text.replace(name, pattern)
+    return tomllib.loads(text)
 
 
 @cache
