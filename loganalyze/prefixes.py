@@ -56,10 +56,10 @@ OWN = re.compile(
     rf"(?P<stamp>(?<=\[)(?:{OTHER})|(?:{DATE}[ T])?{CLOCK}{FRACTION}(?!{_MORE})"
     rf"|(?<=\[){EPOCH}(?=[0-9 ,|:\]]))(?:(?<=[0-9]{{13}})(?:[0-9]{{3}}){{1,2}})?"
     rf"(?: ?(?P<zone>{ZONE})(?=[\], |]))?"
-    r"(?P<tags>(?:[ ,|:]{1,3}(?:[A-Za-z_]+(?:-?[0-9]+|\[[0-9]+\])?|[0-9]+))*)\] "
+    r"(?P<tags>(?:[ ,|]{1,3}(?:[A-Za-z_][\w.]*(?:-[0-9]+|\[[0-9]+\]|[=:][\w.-]+)?|[0-9]+))*)\] "
 )
 _RANK = re.compile(r"(?<![\w-])(DP|TP|PP|EP|ATTN_CP|MOE_DP)(-?[0-9]+)(?![\w-])")
-_RANKS = re.compile(r"(?: (?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
+_RANKS = re.compile(r"(?:[ ,|]{1,3}(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+)+")
 #: Ranks in a bracket without a stamp, as a logger of one's own prints them.
 _RANK_TAG = re.compile(r"\[ *(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w.:-]*\]| ))+")
 #: Rank words right before a message: of a line whose stamp was cut off, as issues quote it, or
@@ -67,13 +67,15 @@ _RANK_TAG = re.compile(r"\[ *(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+(?:\]| [\w
 _RANKS_LAST = re.compile(r"(?<![\w-])\[?(?:(?:DP|TP|PP|EP|ATTN_CP|MOE_DP)-?[0-9]+[] ,:|]+)+$")
 #: A level and a logger's name behind SGLang's own stamp.
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)(?: [\w.]{1,60})?:? +")
+#: A stamp of SGLang's in a bracket which a wrapper could have written, too.
+_OWN_EPOCH = re.compile(rf"\[{EPOCH}(?:[0-9]{{3}}){{0,2}}\] (?:{_LEVEL.pattern})?")
 GPU = re.compile(r"\[gpu(?:_id)?=([0-9]+)\] $")
 _ANY_DATED = re.compile(
     rf"(?<![\d.])(?<!\d:){DATE}[ T_]{CLOCK}{FRACTION}(?!{_MORE})"
     rf"|(?<![\d./-])(?<!\d:)(?:(?<=\b[IWEF])|(?<![A-Za-z]))(?:{OTHER})(?!\d|:\d)"
 )
 _ANY_CLOCK = re.compile(rf"(?<![\d.-])(?<!\d:){CLOCK}{FRACTION}(?!{_MORE})")
-_ANY_EPOCH = re.compile(rf"(?<![\w.:/-]){EPOCH}(?![\w.:/-])")
+_ANY_EPOCH = re.compile(rf"(?<![\w.:/-]){EPOCH}(?=(?:[0-9]{{3}}){{0,2}}(?!\w|[.:][0-9]|[/-]))")
 _ZONE = re.compile(rf" ?({ZONE})(?!\w|:[0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
 _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.py:[0-9]+)\s*$")
@@ -494,6 +496,8 @@ def _read_wrappers(found: _Found) -> None:
         else:
             return
         groups = m.groupdict()
+        if groups.get("open") and _OWN_EPOCH.fullmatch(text, found.pos):
+            return
         if wrapper.loose and groups.get("stream"):  # what varies stands around it
             start, stop = m.span("stream")
             key = re.search(r'\w+="$', text[m.start() : start])

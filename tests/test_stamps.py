@@ -4,7 +4,7 @@ import os
 from datetime import datetime, timedelta
 
 import pytest
-from test_wrapped import START, at, body, own, read
+from test_wrapped import SIGQUIT, START, START_UTC, at, body, epoch, own, read
 
 #: How a stamp of 2026-11-20 10:00:00.250 is written, as a form of Python's, and its milliseconds.
 FORMS = {
@@ -92,3 +92,35 @@ def test_a_month_or_a_day_alone_is_no_date(tmp_path):
             datetime(1970, 1, 1, 10, 0, k) for k in range(6)
         ], before
         assert not frames.batch["time_has_date"].any()
+
+
+@pytest.mark.parametrize("stamp", [".250", "250", "250000", "250000000", ""])
+@pytest.mark.parametrize("prefix", ["[{} DP1 TP3] ", "[{}, DP1, TP3] ", "[{} | DP1 | TP3] "])
+def test_an_epoch_in_a_prefix_like_sglangs(stamp, prefix, tmp_path):
+    """Lines of the main process have no rank, and are as much the server's own."""
+    start = epoch(0)
+    lines = [f"[{start}{stamp}] server_args=ServerArgs(model_path='/m')"]
+    lines += [prefix.format(f"{start + k}{stamp}") + body(k) for k in range(30)]
+    lines += [f"[{start + 31}{stamp}] {SIGQUIT}"]
+    frames, coverage, source = read(tmp_path, "\n".join(lines) + "\n")
+    ms = 250 if stamp else 0
+    assert frames.batch.select("time", "dp_rank", "tp_rank").rows() == [
+        (START_UTC + timedelta(seconds=k, milliseconds=ms), 1, 3) for k in range(30)
+    ]
+    assert frames.startup["kind"].to_list() == ["server_args"]
+    assert frames.event["kind"].to_list() == ["sigquit"]
+    assert source.tz == "UTC"
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[{} DP1 TP3 pid=77] ", "[{} DP1 TP3 scheduler.py:123] ", "[{} DP1,TP3] "]
+)
+def test_more_than_ranks_in_sglangs_bracket(prefix, tmp_path):
+    frames, coverage, _ = read(
+        tmp_path, "".join(f"{prefix.format(at(k))}{body(k)}\n" for k in range(6))
+    )
+    assert frames.batch.select("time", "dp_rank", "tp_rank").rows() == [
+        (START + timedelta(seconds=k), 1, 3) for k in range(6)
+    ]
+    assert coverage.lines_unrecognised == 0
