@@ -124,6 +124,7 @@ class Reader:
             for literal in fmt.find:
                 self._by_literal.setdefault(literal.decode(), []).append(k)
         self._anchors: dict[tuple[int, ...], re.Pattern[str]] = {}
+        self._home: tuple[str, ...] | None = None
 
     def _anchor_pattern(self, text: str) -> re.Pattern[str] | None:
         """Return a pattern for the anchors of the formats whose literals stand in `text`."""
@@ -152,6 +153,7 @@ class Reader:
             prefix = read_prefix(
                 text[start : m.start()], "" if found else text[m.end() :], m.end() - start
             )
+            prefix = self._placed(prefix)
             fmt = self.formats[int(str(m.lastgroup)[1:])]
             if prefix is None and fmt.frame == "batch" and echo is None:
                 echo = fmt, m.start()
@@ -174,6 +176,18 @@ class Reader:
             _read_record(fmt, text, start, at, end, prefix, text != line)
             for (fmt, start, at, prefix), end in zip(found, ends[: len(found)], strict=True)
         ]
+
+    def _placed(self, prefix: Prefix | None) -> Prefix | None:
+        """Tell writers of the same name in different places apart.
+
+        In the first place that a run names, a writer's name is enough: its lines have a layout
+        for all names. Those of any other place have one for each writer.
+        """
+        if prefix is None or not prefix.place:
+            return prefix
+        if self._home is None:
+            self._home = prefix.place
+        return prefix if prefix.place == self._home else prefix.in_place()
 
     def learned(self, blocks: Iterable[Block], house: House) -> Iterator[Block]:
         """Pass on the blocks of a log, none with a record before its head was looked at."""

@@ -16,8 +16,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 from loganalyze import formats
 from loganalyze.stamps import (
@@ -92,32 +92,44 @@ _EPOCH = re.compile(
     r"""__REALTIME_TIMESTAMP)\\*["']+\s*:\s*"""
     r"""(?:\\*["']+)?([0-9]{10}(?:\.[0-9]+|[0-9]{3})?)[0-9]{0,6}(?![0-9])"""
 )
-#: Keys that name the writer of a line, the most telling one first: all pods of a deployment
-#: have the same containers.
+#: Keys that name the writer of a line, by what they name, the most telling one first. All pods
+#: of a deployment have the same containers, and hosts may run containers, or processes, of the
+#: same name, so that it may take several of these to tell two writers apart.
 _STREAM_KEYS = (
-    "pod_name",
-    "podName",
-    "pod",
-    "k8s.pod.name",
-    "_PID",
-    "container_id",
-    "container_name",
-    "_container_name_",
-    "containerName",
-    "ContainerName",
-    "container",
-    "instance",
-    "_SYSTEMD_UNIT",
-    "unit",
-    "hostname",
-    "hostName",
-    "_HOSTNAME",
-    "host",
+    ("pod_name", "podName", "PodName", "pod", "k8s.pod.name"),
+    ("container_id", "_container_id", "CONTAINER_ID", "ecs_task_arn", "logStreamName"),
+    ("logStream", "@logStream", "log_stream"),
+    ("_PID",),
+    (
+        "container_name",
+        "_container_name_",
+        "_container_name",
+        "containerName",
+        "ContainerName",
+        "CONTAINER_NAME",
+        "container",
+    ),
+    ("namespace", "namespace_name", "k8s.namespace.name", "podNamespace", "PodNamespace"),
+    ("_SYSTEMD_UNIT", "unit"),
+    ("tag",),
+    ("hostname", "hostName", "_HOSTNAME", "host", "Computer", "instance"),
+    ("cluster_name",),
 )
+_KEY_KIND = {key: kind for kind, keys in enumerate(_STREAM_KEYS) for key in keys}
+_POD, _ID, _CONTAINER, _NAMESPACE, _TAG, _CLUSTER = (
+    _KEY_KIND[key]
+    for key in ("pod", "container_id", "container", "namespace", "tag", "cluster_name")
+)
+#: Ends the name of a deployment's pod, which is nobody else's.
+_RANDOM = re.compile(r"-[0-9a-f]{6,10}-[a-z0-9]{5}$")
 _JSON_STREAM = re.compile(
-    rf'\\*"+(?P<key>{"|".join(map(re.escape, _STREAM_KEYS))})\\*"+\s*:\s*'
+    rf'\\*"+(?P<key>{"|".join(map(re.escape, _KEY_KIND))})\\*"+\s*:\s*'
     r'(?:\{[^{}]{0,200}?\\*"+(?:name|id)\\*"+\s*:\s*)?\\*"+(?P<name>[\w./@:-]+)'
 )
+#: Before a tag that `docker run` was given; elsewhere one may mean anything.
+_ATTRIBUTES = re.compile(r'\\*"+attrs\\*"+\s*:\s*\{[^{}]*$')
+#: A label of Loki's.
+_LABEL = re.compile(rf'(?<![\w.])(?P<key>{"|".join(map(re.escape, _KEY_KIND))})="(?P<name>[^"]*)"')
 #: Words of a request that was logged with its text: what follows may be anything.
 _ECHO = re.compile(
     r"(?:Receive|Finish)(?: OpenAI)?: obj=|request\.(?:received|finished)|GenerateReqInput|"
@@ -197,6 +209,8 @@ class Prefix:
         chain: what the line is wrapped in, from the outside; empty for SGLang's own format,
             `BARE` last for a message without it. What may stand before some lines of a log
             only (Ray, a progress bar) is left out.
+        place: what tells this writer from those elsewhere of the same name: its namespace, its
+            host.
     """
 
     spans: tuple[Span, ...] = ()
@@ -208,6 +222,18 @@ class Prefix:
     quote: str = ""
     text: str = ""
     chain: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
+
+    def in_place(self) -> Prefix:
+        """Return the same with the place in the writer's name, for lines of this writer only."""
+        name = " ".join((self.values["stream"], *self.place))
+        spans = (
+            Span(span.start, span.end, None, escape(self.values["stream"]))
+            if span.name == "stream"
+            else span
+            for span in self.spans
+        )
+        return replace(self, spans=tuple(spans), values={**self.values, "stream": name})
 
 
 class Style(NamedTuple):
@@ -302,12 +328,12 @@ def unwrap(line: str) -> tuple[str | None, str]:
     Returns:
         What the wrapper says about the writer, and the text as the server printed it.
     """
-    stream, pos = None, 0
+    told, pos = list[str](), 0
     while pos < len(line):
         for wrapper in formats.wrappers():
             m = wrapper.pattern.match(line, pos) if wrapper.transport else None
             if m and m.end() > pos:
-                stream = stream or m.groupdict().get("stream")
+                told += [stream] if (stream := m.groupdict().get("stream")) else []
                 pos = m.end()
                 break
         else:
@@ -321,19 +347,45 @@ def unwrap(line: str) -> tuple[str | None, str]:
         said = next((record[k] for k in _LOG_KEYS if isinstance(record.get(k), str)), None)
         if said is None:
             break
-        stream = stream or _stream_of(record)
+        told += [stream] if (stream := _stream_of(record)) else []
         text = whole(said).rstrip("\n")
-    return stream, text
+    return " ".join(told) or None, text
 
 
 def _stream_of(record: dict[str, object], depth: int = 3) -> str | None:
     """Return what the fields of a record of JSON, or of an object in it, say about its writer."""
     inner = [v for v in record.values() if isinstance(v, dict)] if depth else []
-    values = (record.get(key) for key in _STREAM_KEYS)
-    told = (v.get("name", v.get("id")) if isinstance(v, dict) else v for v in values)
-    return next((str(v) for v in told if isinstance(v, str | int)), None) or next(
+    values = ((key, record.get(key)) for key in _KEY_KIND)
+    told = [(key, v.get("name", v.get("id")) if isinstance(v, dict) else v) for key, v in values]
+    names = [(_KEY_KIND[key], str(v)) for key, v in told if isinstance(v, str | int)]
+    return " ".join(name for _, name in _telling(names)) or next(
         (found for v in inner if (found := _stream_of(v, depth - 1))), None
     )
+
+
+_Name = TypeVar("_Name", bound=tuple[Any, ...])
+
+
+def _telling(names: Iterable[_Name]) -> list[_Name]:
+    """Return the first of the names of each kind that it takes to tell a writer from others.
+
+    A pod is one of its namespace, whatever host it runs on; when it starts a container again,
+    that has another id, but is the same server. The id of a container alone is nobody else's.
+
+    Args:
+        names: a kind, an index of `_STREAM_KEYS`, first, and what it names last.
+    """
+    first: dict[int, _Name] = {}
+    for name in names:
+        first.setdefault(name[0], name)
+    kinds = set(first)
+    if _POD in first:
+        kinds = {_POD, _CONTAINER}
+        if not _RANDOM.search(first[_POD][-1]):
+            kinds |= {_NAMESPACE, _CLUSTER}
+    elif _ID in first:
+        kinds = {_ID}
+    return [first[kind] for kind in sorted(kinds & set(first))]
 
 
 def is_request(text: str) -> bool:
@@ -384,6 +436,7 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         found.take_ranks(*ranks.span())
         if own is not None:
             found.chain.append("ranks")
+    place = found.take_writer()
     stamp = found.values.get("stamp")
     if bare:
         found.chain.append(BARE)
@@ -397,6 +450,7 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         quote=found.levels[-1].quote if found.levels else "",
         text=text[mark.start() : mark.end()] if mark else "",
         chain=tuple(found.chain),
+        place=place,
     )
 
 
@@ -429,12 +483,36 @@ class _Found:
     levels: list[_Level] = field(default_factory=list)
     rests: list[tuple[int, int]] = field(default_factory=list)
     stamps: list[tuple[int, int, str | None]] = field(default_factory=list)
+    writers: list[tuple[int, int, str]] = field(default_factory=list)
     zone: str | None = None
     wrapper_stamp: str | None = None
 
     def add(self, name: str, extent: tuple[int, int], pattern: str, value: str) -> None:
         self.spans.append(Span(*extent, name, pattern))
         self.values[name] = value
+
+    def take_loose(self, wrapper: re.Match[str], loose: str) -> None:
+        """Take a wrapper of which some parts differ from line to line, others name the writer."""
+        at, before, base = wrapper.start(), r"\{(?:[^{}]*[ ,])?", wrapper.start()
+        labels = _telling(
+            (_KEY_KIND[m["key"]], base + m.start("name"), base + m.end("name"), m["name"])
+            for m in _LABEL.finditer(wrapper[0])
+        )
+        self.writers += [label[1:] for label in labels]
+        for _, start, stop, _ in sorted(labels, key=lambda label: label[1]):
+            key = re.search(r'\w+="$', self.text[at:start])
+            self.spans.append(Span(at, start, None, before + escape(key[0] if key else "")))
+            at, before = stop, r'"[^{}]*?[ ,]'
+        rest = loose.removeprefix(r"\{") if at > base else loose
+        self.spans.append(Span(at, wrapper.end(), None, rest))
+
+    def take_writer(self) -> tuple[str, ...]:
+        """Take what names the writer; return what else tells it from others of that name."""
+        for start, stop, name in self.writers[:1]:
+            self.add("stream", (start, stop), _stream_pattern(name), name)
+        for start, stop, name in self.writers[1:]:
+            self.spans.append(Span(start, stop, None, escape(name)))
+        return tuple(name for *_, name in self.writers[1:])
 
     def take_ranks(self, start: int, end: int) -> None:
         """Take the ranks named between two places."""
@@ -498,20 +576,13 @@ def _read_wrappers(found: _Found) -> None:
         groups = m.groupdict()
         if groups.get("open") and _OWN_EPOCH.fullmatch(text, found.pos):
             return
-        if wrapper.loose and groups.get("stream"):  # what varies stands around it
-            start, stop = m.span("stream")
-            key = re.search(r'\w+="$', text[m.start() : start])
-            before = r"\{(?:[^{}]*[ ,])?" + escape(key[0]) if key else r"\{[^{}]*"
-            found.spans.append(Span(m.start(), start, None, before))
-            found.spans.append(Span(stop, m.end(), None, wrapper.loose))
-        elif wrapper.loose:
-            found.spans.append(Span(m.start(), m.end(), None, wrapper.loose))
+        if wrapper.loose:
+            found.take_loose(m, wrapper.loose)
+        elif groups.get("stream"):
+            found.writers.append((*m.span("stream"), groups["stream"]))
         if groups.get("stamp"):
             zone = groups.get("zone") or zone_within(groups["stamp"])
             found.stamps.append((*m.span("stamp"), zone))
-        if groups.get("stream") and "stream" not in found.values:
-            stream = groups["stream"]
-            found.add("stream", m.span("stream"), _stream_pattern(stream), stream)
         if not wrapper.some_lines:
             found.chain.append(wrapper.name)
         found.pos = m.end()
@@ -737,17 +808,14 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
         for _, (start, stop), zone in stamps:
             if zone and found.zone is None:
                 found.zone, found.wrapper_stamp = zone, line[start:stop]
-    if "stream" not in found.values:
-        told = [
-            (_STREAM_KEYS.index(m["key"]), base, m)
-            for _, pieces in beside
-            for piece, base in pieces
-            for m in _JSON_STREAM.finditer(piece)
-        ]
-        if told:
-            _, base, m = min(told, key=lambda s: s[:2])
-            extent = base + m.start("name"), base + m.end("name")
-            found.add("stream", extent, "[A-Za-z0-9_./@:-]+", m["name"])
+    told = [
+        (_KEY_KIND[m["key"]], base + m.start("name"), base + m.end("name"), m["name"])
+        for _, pieces in beside
+        for piece, base in pieces
+        for m in _JSON_STREAM.finditer(piece)
+        if _KEY_KIND[m["key"]] != _TAG or _ATTRIBUTES.search(piece, 0, m.start())
+    ]
+    found.writers += [name[1:] for name in _telling(told)]
 
 
 def _outside(found: _Found, base: int, m: re.Match[str]) -> bool:

@@ -7,7 +7,8 @@ writers of the same rank words with different numbers at the same time are ranks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ _MAX_WRITERS = 500
 
 #: Stamps that run back by so much, so many times and on such a share of the lines: no order.
 _BACK_S, _BACK_TIMES, _BACK_SHARE = 120, 8, 0.02
+
+#: What tells the processes of one place apart: a pid in brackets, behind its name, or alone.
+_PROCESS = re.compile(r"\[[0-9]+\]|\bpid=[0-9]+|(?<=[ \0])[0-9]+(?= |$)")
 
 _RANKS = tuple(c.name for c in schema.RANKS)
 _WRITER = ("source", "stream")
@@ -85,24 +89,21 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
             min((t for t in (lo, row["lo"]) if t is not None), default=None),
             max((t for t in (hi, row["hi"]) if t is not None), default=None),
         )
-    of: dict[str, int] = {}
-    members: dict[int, list[str]] = {}
     known = [_writer(*row) for row in writers.iter_rows()]
     speakers = [w for w in known if w in ranks]
-    for writer in speakers:
-        found = None
-        if len(speakers) <= _MAX_WRITERS:
-            found = next(
-                (
-                    server
-                    for server, others in members.items()
-                    if all(_one_server(writer, other, ranks, span, rotated) for other in others)
-                ),
-                None,
-            )
-        server = found if found is not None else len(members) + 1
-        of[writer] = server
-        members.setdefault(server, []).append(writer)
+    groups = [[writer] for writer in speakers]
+    if len(speakers) <= _MAX_WRITERS:
+
+        def is_one(a: str, b: str) -> bool:
+            return _one_server(a, b, ranks, span, rotated)
+
+        places: dict[str, list[list[str]]] = {}
+        for writer in speakers:
+            places.setdefault(_place(writer), []).append([writer])
+        groups = [group for same in places.values() for group in _joined(same, is_one)]
+        groups = _joined(groups, is_one)
+    members = dict(enumerate(groups, 1))
+    of = {writer: server for server, group in members.items() for writer in group}
     for writer in known:
         if writer not in of:
             of[writer] = _server_of_silent(writer, of, members)
@@ -129,6 +130,23 @@ def _shuffled(frames: Frames) -> list[str]:
         .filter(pl.col("back") > pl.max_horizontal(_BACK_TIMES, pl.col("lines") * _BACK_SHARE))
     )
     return [_writer(row["source"], row["stream"]) for row in writers.iter_rows(named=True)]
+
+
+def _joined(groups: list[list[str]], is_one: Callable[[str, str], bool]) -> list[list[str]]:
+    """Join groups of writers of which any two may be one server, the first ones first."""
+    joined: list[list[str]] = []
+    for group in groups:
+        found = next((j for j in joined if all(is_one(a, b) for a in group for b in j)), None)
+        if found is None:
+            joined.append(list(group))
+        else:
+            found += group
+    return joined
+
+
+def _place(writer: str) -> str:
+    """Return what a log says about a writer but for the process: its host, pod or container."""
+    return _PROCESS.sub("", writer)
 
 
 def _writer(source: str, stream: str | None) -> str:
@@ -159,12 +177,15 @@ def _one_server(
 def _server_of_silent(writer: str, of: Mapping[str, int], members: Mapping[int, list[str]]) -> int:
     """Return the server of a writer without statistics: the main process of the only server near.
 
-    Where its file holds several servers nobody can tell whose it is, so it stands alone.
+    Where its file holds several servers, the only one in the same place is its own; where there
+    are more or none nobody can tell whose it is, so it stands alone.
     """
     source = writer.split("\0")[0]
     near = {server for other, server in of.items() if other.split("\0")[0] == source}
-    if len(near) == 1:
-        return near.pop()
+    here = {server for server in near if _place(writer) in map(_place, members[server])}
+    for servers in (near, here):
+        if len(servers) == 1:
+            return servers.pop()
     return max(members, default=0) + 1
 
 

@@ -351,6 +351,44 @@ WRITERS = {
 }
 
 
+def fields(**beside):
+    """Return a wrapper of JSON with these fields; `{n}` in one is the writer's number."""
+
+    def wrap(n, k, line):
+        named = json.dumps(beside).replace("{n}", str(n))
+        return json.dumps({**json.loads(named), "time": f"{utc(k)}Z", "log": line})
+
+    return wrap
+
+
+#: The same for names that are not enough: what tells the writers apart stands beside them.
+WRITERS |= {
+    "hosts": fields(container_name="/server", host="gpu-{n}"),
+    "hosts in an object": fields(container={"name": "server"}, host={"name": "gpu-{n}"}),
+    "hosts and pids": fields(_PID="7", _SYSTEMD_UNIT="sglang.service", _HOSTNAME="gpu-{n}"),
+    "units": fields(_SYSTEMD_UNIT="sglang{n}.service", _HOSTNAME="gpu-7"),
+    "namespaces": fields(kubernetes={"pod_name": "s-0", "namespace_name": "team{n}"}),
+    "containers of a pod": fields(pod="s-7d9f8b6c5-x2x9k", container="server{n}", host="a"),
+    "clusters": fields(labels={"pod_name": "s-0", "cluster_name": "east{n}"}),
+    "Docker's attributes": lambda n, k, line: json.dumps(
+        {"log": line + "\n", "stream": "stderr", "attrs": {"tag": f"server{n}"}}
+    ),
+    "a task's stream": fields(logStreamName="ecs/server/0a1b2c3d4e{n}"),
+    "logcli, hosts": lambda n, k, line: (
+        f'{utc(k)}Z {{container="server", filename="{k}", host="gpu-{n}", stream="err"}} {line}'
+    ),
+    "logcli, namespaces": lambda n, k, line: (
+        f'{utc(k)}Z {{container="c", namespace="team{n}", node="n{k}", pod="s-0"}} {line}'
+    ),
+    "compose on two hosts": lambda n, k, line: f"gpu-{n}: server-1  | {line}",
+    "two of compose on a host": lambda n, k, line: f"gpu-7: server-{n}  | {line}",
+    "Ray in two pods": lambda n, k, line: f"[pod/s-{n}/ray] (Engine pid=42) {line}",
+    "Ray's workers in a pod": lambda n, k, line: f"[pod/s-0/ray] (Engine pid={n}) {line}",
+    "stern, namespaces": lambda n, k, line: f"team{n} s-0 server {line}",
+    "kail": lambda n, k, line: f"team{n}/s-0[server]: {line}",
+}
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_two_servers_in_one_log_stay_apart(name):
     wrap = WRITERS[name]
@@ -359,6 +397,56 @@ def test_two_servers_in_one_log_stay_apart(name):
     both = sessions("\n".join(lines) + "\n")
     assert [data.batch["queue_req"].to_list() for data in both] == [list(range(12))] * 2
     assert [len(data.event) for data in both] == [0, 1]
+    lines = [wrap(n, k, own(k)) for n in (1, 2) for k in range(12)]  # one file behind the other
+    assert [len(data.batch) for data in sessions("\n".join(lines) + "\n")] == [12, 12]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda host, pid, line: f"Nov 20 10:00:00 {host} sglang[{pid}]: {line}",
+        lambda host, pid, line: json.dumps({"_HOSTNAME": host, "_PID": pid, "MESSAGE": line}),
+        lambda host, pid, line: f"(Engine pid={pid}, ip={host}) {line}",
+        lambda host, pid, line: f"[pod/{host}/ray] (Engine pid={pid}) {line}",
+    ],
+)
+def test_the_processes_of_two_servers(wrap):
+    """Each host runs a main process and two ranks, which start in any order."""
+    hosts = ("gpu-7", 40), ("gpu-8", 50)
+    lines = [
+        wrap(host, f"{first}", f"[{at(0)}] server_args=ServerArgs(model_path='/{host}')")
+        for host, first in hosts
+    ]
+    for k in range(12):
+        for host, first, rank in (
+            ("gpu-7", 41, 0),
+            ("gpu-8", 52, 1),
+            ("gpu-7", 42, 1),
+            ("gpu-8", 51, 0),
+        ):
+            lines.append(wrap(host, f"{first}", f"[{at(k)} TP{rank}] {body(k)}"))
+    lines += [wrap(host, f"{first}", f"[{at(13)}] {SIGQUIT}") for host, first in hosts]
+    both = sessions("\n".join(lines) + "\n")
+    assert [data.session.config.args["model_path"] for data in both] == ["/gpu-7", "/gpu-8"]
+    assert [len(data.batch) for data in both] == [24, 24]
+    assert [data.event["kind"].to_list() for data in both] == [["sigquit"]] * 2
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda k, line: json.dumps({"container_name": "a", "stream": f"std{k % 2}", "log": line}),
+        lambda k, line: json.dumps({"host": "a", "process": 40 + k, "level": k % 2, "log": line}),
+        lambda k, line: json.dumps({"pod": "s-0", "container_id": f"a{k // 6}", "log": line}),
+        lambda k, line: json.dumps(
+            {"pod": "s-7d9f8b6c5-x2x9k", "host": f"h{k // 6}", "log": line}
+        ),
+        lambda k, line: f'{utc(k)}Z {{level="l{k % 2}", pod="s-0", stream="s{k % 2}"}} {line}',
+    ],
+)
+def test_what_does_not_name_the_writer_splits_no_server(wrap):
+    (one,) = sessions("".join(wrap(k, own(k)) + "\n" for k in range(12)))
+    assert one.batch["queue_req"].to_list() == list(range(12))
 
 
 @pytest.mark.parametrize(
