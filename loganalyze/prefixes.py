@@ -154,8 +154,11 @@ _PROMPT_LEAVES = _PROMPT_KEYS | {"text", "content", "body", "data", "value", "an
 _REQUEST_KEYS = frozenset(
     ("rid", "role", "obj", "out", "prompt", "messages", "choices", "max_tokens", "temperature")
 )
-#: Docker's line, and that of most container loggers.
-_DOCKER = re.compile(r'\{\\*"+log\\*"+:\s*\\*"|\\*"+stream\\*"+\s*:\s*\\*"+std(?:err|out)\\*"')
+#: Beside Docker's line, and that of most container loggers: it may stand among plain lines. An
+#: object of nothing but a line may be anything that somebody printed.
+_DOCKER = re.compile(
+    r'\\*"+stream\\*"+\s*:\s*\\*"+std(?:err|out)\\*"|\\*"+(?:time|date|@timestamp)\\*"+\s*:\s*\\*"*[0-9]{4}'
+)
 #: With one of these beside it, `body` is the line of an OpenTelemetry record.
 _OTEL = re.compile(
     r'(?i)\\*"+(?:severity_?(?:text|number)|(?:observed_?)?time_?unix_?nano|observed_?timestamp)'

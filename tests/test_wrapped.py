@@ -465,3 +465,34 @@ def test_what_another_log_would_hold_is_no_line_of_this_one(fake, tmp_path):
     lines = [own(k // 2) if k % 2 else fake for k in range(60)]
     frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
     assert frames.batch["line_no"].to_list() == list(range(2, 61, 2))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("size", [12, 300])
+def test_an_object_in_a_plain_log_is_not_its_own(n, size, tmp_path):
+    """Somebody printed it; Docker's own lines say the stream and the time as well."""
+    lines = [own(k) for k in range(size)]
+    for k in range(n):
+        lines.insert(3 + 2 * k, json.dumps({"log": own(7)}))
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(size))
+    assert coverage.lines_unrecognised == n
+
+
+@pytest.mark.parametrize("first", ["plain", "Docker's"])
+def test_a_log_that_docker_wrote_in_part(first, tmp_path):
+    def docker(line):
+        return json.dumps({"log": f"{line}\n", "stream": "stderr", "time": f"{utc(0)}.1Z"})
+
+    for n in (1, 6, 3000):
+        wraps = [str] * n + [docker] * 6
+        wraps = wraps if first == "plain" else wraps[::-1]
+        text = "".join(wrap(own(k)) + "\n" for k, wrap in enumerate(wraps))
+        frames, coverage, _ = read(tmp_path, text)
+        assert frames.batch["queue_req"].to_list() == list(range(n + 6))
+        assert coverage.lines_unrecognised == 0
+
+
+def test_a_log_of_objects_of_a_line_each(tmp_path):
+    frames, _, _ = read(tmp_path, "".join(json.dumps({"log": own(k)}) + "\n" for k in range(60)))
+    assert frames.batch["queue_req"].to_list() == list(range(60))

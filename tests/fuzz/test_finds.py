@@ -142,7 +142,7 @@ ARGUMENTS = "[2026-01-05 09:59:00] server_args=ServerArgs(model_path='\udc80')\n
 def test_a_json_line_with_half_of_a_surrogate_pair(message, tmp_path):
     """So Python's json writes bytes that are no UTF-8; one such line ended the whole reading."""
     path = tmp_path / "server.log"
-    path.write_text(json.dumps({"log": message}) + "\n" + LOG.decode())
+    path.write_text(json.dumps({"log": message, "stream": "stderr"}) + "\n" + LOG.decode())
     report = pipeline.analyze(str(path))
     assert to_json.dumps(report).encode()
     assert report.coverage.lines_batch == 40
