@@ -44,6 +44,9 @@ MAX_REST = 256
 #: A style that fewer lines than one in so many have is none.
 RARE = 50
 
+#: So many lines of a style in a row are no quotes, whatever the others are.
+MANY = 8
+
 #: In a chain: nothing of SGLang's own stands before the message.
 BARE = "bare"
 #: In a chain: before a shape or a key that is known from this log alone.
@@ -259,18 +262,33 @@ class House:
 
     def __init__(self) -> None:
         self._seen: Counter[Style] = Counter()
+        self._places: dict[Style, tuple[int, int]] = {}
         self._believed: frozenset[tuple[str, ...]] = frozenset()
         self.size = 0
 
     def see(self, styles: Iterable[Style], size: int) -> None:
         """Take note of the styles of records in `size` more bytes of the head."""
-        self._seen.update(styles)
+        for style in styles:
+            at = self._seen.total()
+            self._places[style] = self._places.get(style, (at, at))[0], at
+            self._seen[style] += 1
         self.size += size
         least = sum(self._seen.values()) / RARE
         common = [style for style, n in self._seen.items() if n >= least]
-        plain = [s for s in common if not any(_extends(s, other) for other in common)]
+        plain = [s for s in common if not any(self._quotes(s, other) for other in common)]
         known = [s for s in plain if not any(UNKNOWN in link for link in s.chain)]
         self._believed = frozenset(style.chain for style in known or plain)
+
+    def _quotes(self, style: Style, other: Style) -> bool:
+        """Whether lines of a style quote records of another.
+
+        A wrapper before all lines up to some line, or from there on, quotes nothing: the log was
+        put together from what two collectors wrote.
+        """
+        if self._seen[style] < MANY or any(UNKNOWN in link for link in style.chain):
+            return _extends(style, other)
+        (first, last), (start, end) = self._places[style], self._places[other]
+        return _extends(style, other) and first < end and start < last
 
     def believes(self, chain: tuple[str, ...]) -> bool:
         """Whether a record of this log may stand behind such a prefix."""

@@ -496,3 +496,16 @@ def test_a_log_that_docker_wrote_in_part(first, tmp_path):
 def test_a_log_of_objects_of_a_line_each(tmp_path):
     frames, _, _ = read(tmp_path, "".join(json.dumps({"log": own(k)}) + "\n" for k in range(60)))
     assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+@pytest.mark.parametrize("other", ["{}", "sglang-1  | {}", "<14>Nov 20 10:00:00 gpu-7 sglang: {}"])
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_a_log_that_two_collectors_wrote(other, end, tmp_path):
+    halves = (
+        [f"team-a sglang-0 server {own(k)}" for k in range(20)],
+        [other.format(own(k)) for k in range(20, 60)],
+    )
+    first, last = halves if end == "last" else halves[::-1]
+    frames, coverage, _ = read(tmp_path, "\n".join((*first, *last)) + "\n")
+    assert sorted(frames.batch["queue_req"].to_list()) == list(range(60))
+    assert coverage.lines_unrecognised == 0
