@@ -618,6 +618,20 @@ def test_a_decode_server_that_retracts_is_not_told_to_reserve_less(storm):
     assert "KV003" not in found
 
 
+@pytest.mark.parametrize(("running", "blocked"), [(300, True), (100, False)])
+def test_the_reserve_of_a_decode_server_blocks_at_a_low_usage(running, blocked):
+    """512 tokens for each of 300 requests are 0.61 of 250,000: with 0.40 used no prompt fits."""
+    lines = [args(disaggregation_mode="decode"), size(250_000, 2048)]
+    lines += [
+        decode(60 + i, running, pd_fields(250_000, 100_000, 400, 0), 7500) for i in range(120)
+    ]
+    found, _ = judged(lines)
+    assert ("PDD001" in found) is blocked
+    if blocked:
+        shares = [e.value for e in found["PDD001"].evidence if e.label.startswith("reserved")]
+        assert shares == [pytest.approx(300 * 512 / 250_000, abs=0.001)]
+
+
 def test_transfers_that_never_end_keep_the_slots_of_those_who_wait():
     """63 transfers and 1 running are the 64 requests that the cap allows; KV is free."""
     lines = [args(disaggregation_mode="decode"), size(900_000, 64)]

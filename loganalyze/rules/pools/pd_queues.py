@@ -26,11 +26,34 @@ from loganalyze.timeline import as_float, near_cap
 #: A queue of a disaggregated server that holds something is no backlog: it must stay.
 _FEWEST_LINES = 3
 
+#: --num-reserved-decode-tokens where it is not printed, and the share of the pool from which used
+#: and reserved tokens together leave no room for a prompt.
+_RESERVE, _NO_ROOM = 512, 0.95
+
 
 def _need_lines(case: Case) -> None:
     """Raise NotApplicable where there are too few lines to see that a queue stays."""
     if case.signals.n_lines < _FEWEST_LINES:
         raise NotApplicable(f"{case.length} is too little to tell a backlog from a moment")
+
+
+def _lacks_room(case: Case, usage: float) -> pl.Expr:
+    """Whether a decode server has no KV room for another request.
+
+    By its usage, preallocated KV included; or, where the pool's size is known, by what it keeps
+    free for the requests that it holds: with many short ones that blocks at a low usage.
+    """
+    used = pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0)
+    tokens = case.signals.capacity.kv_tokens
+    if not tokens:
+        return used > usage
+    held = pl.col("running").fill_null(0) + pl.col("transfer").fill_null(0)
+    return (used > usage) | (used + _reserve(case) * held / tokens > _NO_ROOM)
+
+
+def _reserve(case: Case) -> int:
+    printed = case.arg("num_reserved_decode_tokens")
+    return printed if isinstance(printed, int) else _RESERVE
 
 
 @rule(
@@ -53,8 +76,9 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     """A PD decode server has no KV room for requests that wait to be transferred.
 
     What it flags:
-        `#prealloc-req` above zero with usage (preallocated KV included) above `usage`, for
-        `report_s` or longer. `#queue-req` stays 0 on such a server.
+        `#prealloc-req` above zero with usage (preallocated KV included) above `usage`, or with
+        no room beside the reserve, for `report_s` or longer. `#queue-req` stays 0 on such a
+        server.
     Why it is slow:
         A request is transferred only when its prompt and a reserve (512 tokens for each request
         it holds) fit the decode server's pool.
@@ -70,9 +94,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     _need_lines(case)
 
     def judge(rank: Rank) -> list[Span]:
-        backlog = (pl.col("prealloc") > 0) & (
-            pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) > limits["usage"]
-        )
+        backlog = (pl.col("prealloc") > 0) & _lacks_room(case, limits["usage"])
         if rank.cap:
             backlog = backlog & (pl.col("running") < near_cap(rank.cap))
         held = rank.holds(backlog, limits["share"], limits["window_s"])
@@ -87,7 +109,9 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         top = as_float(case.data.batch["prealloc_req"].max(), 0.0)
         return Clear(f"at most {top:.0f} requests waited for preallocation, with KV room")
     worst = found[0]
-    reserve = case.arg("num_reserved_decode_tokens")
+    reserve = _reserve(case)
+    tokens = case.signals.capacity.kv_tokens
+    held = (worst.mean("running") or 0.0) + (worst.mean("transfer") or 0.0)
     return Finding(
         summary="Requests wait for KV room on the decode server "
         f"{spell(case, found, pl.col('prealloc_req') > 0)}: "
@@ -115,6 +139,20 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
                 "time-weighted",
                 3,
             ),
+            *(
+                [
+                    shown(
+                        "reserved for requests held",
+                        reserve * held / tokens,
+                        "",
+                        worst.line("running_req"),
+                        f"{reserve} tokens x (running + in transfer) / pool, as a share of it",
+                        3,
+                    )
+                ]
+                if tokens
+                else []
+            ),
         ],
         actions=[
             *more_room(case, worst),
@@ -123,7 +161,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
                     case,
                     "Reserve fewer tokens per request",
                     "num-reserved-decode-tokens",
-                    max(64, reserve // 2) if isinstance(reserve, int) else 256,
+                    max(64, reserve // 2),
                     "more requests at a time, more retractions",
                 )
                 if not worst.cells["retracted"].sum()
@@ -188,7 +226,7 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     def judge(rank: Rank) -> list[Span]:
         if role == "decode":
             held_here = pl.col("transfer") + pl.col("running").fill_null(0)
-            room = pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0) < limits["usage"]
+            room = ~_lacks_room(case, limits["usage"])
             if rank.cap:
                 room = room & (pl.col("running") < near_cap(rank.cap))
             slow = (
