@@ -21,47 +21,45 @@ ZONE = r"(?:UTC|GMT)[+-][0-9]{1,2}(?::[0-9]{2})?|Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9
 #: Names of zones; most mean several, so that they tell nothing.
 ABBREVIATION = r"(?:[A-Z]{2,4}T|MSK)"
 
+#: Names in full or short, and other words that begin like them: those give no time.
 _MONTH = (
-    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
-    r"|Sep(?:tember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?"
+    r"(?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
     r"|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC)"
 )
-WEEKDAY = (
-    r"(?:Mon(?:day)?|Tue(?:sday)?|Wed(?:nesday)?|Thu(?:rsday)?|Fri(?:day)?|Sat(?:urday)?"
-    r"|Sun(?:day)?)"
-)
+WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
 _DAY = r"(?: ?[1-9]|[0-3][0-9])"
 _HALF = r" ?[AaPp][Mm]"
 _ANY_CLOCK = rf"[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]{{1,9}}|:[0-9]{{3}})?(?:{_HALF})?"
 #: Between a date and its clock.
 _JOIN = r"(?:,? {1,2}|[T:_-]|,| at | @ | - )"
-#: Date and clock of other forms than ISO's.
+#: Date and clock of other forms than ISO's. What forms share is written once: patterns of a few
+#: kB take as long to compile as a small log to read.
 _FORMS = (
-    rf"[0-9]{{4}}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} ){_DAY}{_JOIN}{_ANY_CLOCK}",
-    rf"(?:{WEEKDAY},? )?{_MONTH} {_DAY},? [0-9]{{4}}{_JOIN}{_ANY_CLOCK}",
-    rf"(?:{WEEKDAY},? )?{_DAY}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} )[0-9]{{4}}{_JOIN}{_ANY_CLOCK}",
-    rf"(?:{WEEKDAY}, )?[0-9]{{2}}-{_MONTH}-[0-9]{{2}} {_ANY_CLOCK}",
+    r"(?:"
+    rf"[0-9]{{4}}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} ){_DAY}"
+    rf"|(?:{WEEKDAY},? )?"
+    rf"(?:{_MONTH} {_DAY},? [0-9]{{4}}|{_DAY}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} )[0-9]{{4}})"
+    r"|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{4}\.[0-9]{2}\.[0-9]{2}"
+    r"|[0-9]{4}(?:-[0-9]{1,2}-|/[0-9]{1,2}/)[0-9]{1,2}"
+    rf"){_JOIN}{_ANY_CLOCK}",
     rf"(?:{WEEKDAY} )?{_MONTH} {_DAY} {_ANY_CLOCK}(?: [A-Z]{{3,4}})? [0-9]{{4}}(?![-/:.]?[0-9])",
-    rf"[0-9]{{2}}\.[0-9]{{2}}\.[0-9]{{4}}{_JOIN}{_ANY_CLOCK}",
-    rf"[0-9]{{4}}\.[0-9]{{2}}\.[0-9]{{2}}{_JOIN}{_ANY_CLOCK}",
     rf"[0-9]{{1,2}}/[0-9]{{1,2}}/[0-9]{{4}},? {{1,2}}{_ANY_CLOCK}(?<=[AaPp][Mm])",
-    rf"[0-9]{{4}}(?:-[0-9]{{1,2}}-|/[0-9]{{1,2}}/)[0-9]{{1,2}}{_JOIN}{_ANY_CLOCK}",
     r"[0-9]{4}年 ?[0-9]{1,2}月 ?[0-9]{1,2}日"
     rf"(?: ?(?:星期|周|週)?[一二三四五六日月火水木金土]曜?日?)? ?{_ANY_CLOCK}",
     r"20[0-9]{2}(?:0[1-9]|1[0-2])[0-3][0-9](?:[T_-]?[0-2][0-9][0-5][0-9][0-5][0-9](?![0-9]|:[0-9])"
     rf"(?:[.,][0-9]{{1,9}})?|[T _:-]{_ANY_CLOCK})",
-    # Without a year.
-    rf"{_MONTH} {_DAY} {_ANY_CLOCK}",
-    rf"{_DAY}(?:-{_MONTH}| {_MONTH}) {_ANY_CLOCK}",
-    rf"(?:0[1-9]|1[0-2])-[0-3][0-9] {_ANY_CLOCK}",
-    rf"[0-9]{{1,2}}月 ?[0-9]{{1,2}}日? {_ANY_CLOCK}",
+    # A year of two digits, or none.
+    rf"(?:(?:{WEEKDAY}, )?[0-9]{{2}}-{_MONTH}-[0-9]{{2}}"
+    rf"|{_MONTH} {_DAY}|{_DAY}[- ]{_MONTH}|(?:0[1-9]|1[0-2])-[0-3][0-9]"
+    r"|[0-9]{1,2}月 ?[0-9]{1,2}日?"
+    rf") {_ANY_CLOCK}",
     rf"(?<=[IWEF])[0-9]{{4}} {CLOCK}\.[0-9]{{6}}",
 )
 OTHER = "|".join(_FORMS)
 #: A stamp with a date, of any form.
 DATED = rf"(?:{DATE}[ T_]{CLOCK}{FRACTION}(?!:| ?[AaPp][Mm]\b)|{OTHER})"
 
-_WHOLE = re.compile("|".join(form.replace("(?<=[IWEF])", "") for form in _FORMS))
+_WHOLE = "|".join(form.replace("(?<=[IWEF])", "") for form in _FORMS)
 _SYSLOG = re.compile(rf"[A-Z][a-z]{{2}} [ 0-9][0-9] {CLOCK}(?:\.[0-9]+)?")
 _ISO = re.compile(rf"{DATE}[ T_]{CLOCK}{FRACTION}")
 _COMPACT = re.compile(r"[0-9]{8}(?P<join>[T_-]?)[0-9]{6}(?P<fraction>[.,][0-9]+)?")
@@ -87,7 +85,7 @@ def clock_of(stamp: str) -> str:
         return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
     if compact := _COMPACT.fullmatch(stamp):
         return f"%Y%m%d{compact['join']}%H%M%S" + ("%.f" if compact["fraction"] else "")
-    if _WHOLE.fullmatch(stamp):
+    if re.fullmatch(_WHOLE, stamp):
         return _form_of(stamp)
     return "clock" if ":" in stamp else "epoch"
 
