@@ -129,7 +129,12 @@ def judge(
         coverage=replace(
             coverage,
             samples=[replace(s, text=quotes.public(s.text) or "") for s in coverage.samples],
-            notes=[*coverage.notes, *store.notes, *_other_nodes(split, filters)],
+            notes=[
+                *coverage.notes,
+                *store.notes,
+                *_newest_first(split),
+                *_other_nodes(split, filters),
+            ],
         ),
         series=series.reduce(split),
         unreadable=unreadable,
@@ -137,6 +142,20 @@ def judge(
         events=[count for data in split for count in events.count(data)],
     )
     return report, split
+
+
+def _newest_first(split: Sequence[SessionData]) -> list[str]:
+    """Name the logs whose lines stand in the order in which log viewers show them."""
+    lines = [data.batch.select("source", "line_no") for data in split]
+    names = {
+        rows["source"][0]
+        for rows in lines
+        if rows.height > 1 and rows["line_no"].is_sorted(descending=True)
+    }
+    return [
+        f"{name}: its lines stand newest first; they were taken from the last"
+        for name in sorted(names)
+    ]
 
 
 def _other_nodes(split: Sequence[SessionData], filters: Filters | None) -> list[str]:

@@ -39,11 +39,13 @@ class Servers:
     Attributes:
         of: writer -> number of its server, from 1.
         by_time: servers whose files are merged on time; others go by line number.
+        backwards: servers whose lines stand newest first, as log viewers export them.
         offsets: source -> what to add to its line numbers so that a rotated set counts through.
     """
 
     of: Mapping[str, int]
     by_time: frozenset[int]
+    backwards: frozenset[int]
     offsets: Mapping[str, int]
 
     def place(self, table: pl.DataFrame) -> pl.DataFrame:
@@ -52,6 +54,8 @@ class Servers:
         server = key.replace_strict(self.of, default=0, return_dtype=pl.Int32)
         offset = pl.col("source").replace_strict(self.offsets, default=0, return_dtype=pl.Int64)
         in_file = offset + pl.col("line_no")
+        if self.backwards:
+            in_file = pl.when(server.is_in(list(self.backwards))).then(-in_file).otherwise(in_file)
         if not self.by_time:
             return table.with_columns(_server=server, _pos=in_file)
         stamp = pl.col("time").forward_fill().backward_fill().over("source")
@@ -114,7 +118,8 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
         if len({w.split("\0")[0] for w in writers_}) > 1
         and len({rotated.get(w.split("\0")[0], w) for w in writers_}) > 1
     ) | {of[writer] for writer in _shuffled(frames) if writer in of}
-    return Servers(of, by_time, _offsets(frames, rotated))
+    backwards = {of[writer] for writer in newest_first(frames) if writer in of} - by_time
+    return Servers(of, by_time, frozenset(backwards), _offsets(frames, rotated))
 
 
 def _shuffled(frames: Frames) -> list[str]:
@@ -128,6 +133,27 @@ def _shuffled(frames: Frames) -> list[str]:
         .group_by(*_WRITER)
         .agg(back.sum().alias("back"), pl.len().alias("lines"))
         .filter(pl.col("back") > pl.max_horizontal(_BACK_TIMES, pl.col("lines") * _BACK_SHARE))
+    )
+    return [_writer(row["source"], row["stream"]) for row in writers.iter_rows(named=True)]
+
+
+def newest_first(frames: Frames) -> list[str]:
+    """Return the writers whose statistics run back in time, but for what ranks are out of step."""
+    step = pl.col("time").diff().dt.total_milliseconds()
+    writers = (
+        frames.batch.filter(pl.col("time").is_not_null())
+        .group_by(*_WRITER)
+        .agg(
+            back=(step < 0).sum(),
+            on=(step > 0).sum(),
+            back_ms=-step.filter(step < 0).sum(),
+            on_ms=step.filter(step > 0).sum(),
+        )
+        .filter(
+            pl.col("back") >= _BACK_TIMES,
+            pl.col("back") > 2 * pl.col("on"),
+            pl.col("back_ms") > 2 * pl.col("on_ms"),
+        )
     )
     return [_writer(row["source"], row["stream"]) for row in writers.iter_rows(named=True)]
 

@@ -130,8 +130,10 @@ def _by(table: pl.DataFrame, column: str) -> dict[int, pl.DataFrame]:
 
 
 def _in_order(rows: pl.DataFrame, found: Servers) -> pl.DataFrame:
-    """Return the rows of a session; of a shuffled log in the order of its stamps."""
-    if not rows.height or rows["_server"][0] not in found.by_time or rows["source"].n_unique() > 1:
+    """Return the rows of a session; of a shuffled log, or one backwards, in the order of time."""
+    server = rows["_server"][0] if rows.height else 0
+    shuffled = server in found.by_time and rows["source"].n_unique() == 1
+    if not shuffled and server not in found.backwards:
         return rows
     return rows.sort("_pos", maintain_order=True)
 

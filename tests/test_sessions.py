@@ -90,6 +90,18 @@ def test_a_restart_is_seen_from_a_clock_that_runs_back(split):
     assert (lines_of(first), lines_of(second)) == ([1, 2], [3, 4])
 
 
+def test_a_log_that_stands_newest_first_is_taken_from_its_end(split):
+    """With its two runs: log viewers export the last line first."""
+    lines = [*start(0), *(decode(10 + i) for i in range(20))]
+    lines += [*start(60, tokens=2000), *(decode(70 + i) for i in range(20))]
+    (first, second), whole = split(a=lines[::-1]), split(b=lines)
+    assert [lines_of(first), lines_of(second)] == [list(range(45, 25, -1)), list(range(20, 0, -1))]
+    for data, same in zip((first, second), whole, strict=True):
+        assert data.session.start == same.session.start
+        assert data.session.config.kv_capacity_tokens == same.session.config.kv_capacity_tokens
+        assert data.batch["time"].to_list() == same.batch["time"].to_list()
+
+
 def test_the_end_of_daylight_saving_time_is_no_restart(split):
     assert len(split(a=[decode(3590, hour=2), decode(5, hour=2), decode(10, hour=2)])) == 1
 
