@@ -284,8 +284,9 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
 def _cost(primary: Finding, data: SessionData) -> str:
     """Say what the primary cause cost those who sent requests; empty where none waited.
 
-    The waiting time of all requests over those that were admitted meanwhile (Little's law). A
-    request that was thrown back is admitted again, and counts once.
+    The waiting time of all requests over those that were admitted meanwhile (Little's law), or
+    that finished, where those are more: of the requests that ran as it began some were thrown
+    back and still wait. One that was thrown back is admitted again, and counts once.
     """
     held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
     if not held:
@@ -301,10 +302,14 @@ def _cost(primary: Finding, data: SessionData) -> str:
     retracted = data.event.filter(_inside(data.event, held), real & (pl.col("kind") == "retract"))
     admitted = as_float(batch["new_seq"].sum(), 0.0)
     admitted -= as_float(retracted["num_retracted_reqs"].sum(), 0.0)
+    fewer = batch.group_by("source", "dp_rank").agg(
+        pl.col("running_req").drop_nulls().first() - pl.col("running_req").drop_nulls().last()
+    )
+    finished = admitted + as_float(fewer["running_req"].sum(), 0.0)
     seconds = sum((b - a).total_seconds() for a, b, _ in held)
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
         return ""
-    return f"it cost each request about {duration(waited / admitted)} of waiting"
+    return f"it cost each request about {duration(waited / max(admitted, finished))} of waiting"
 
 
 def _inside(

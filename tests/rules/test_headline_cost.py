@@ -26,8 +26,8 @@ def retract(second: float, n: int) -> str:
     )
 
 
-def verdict(*extra: str, queue: int = 12) -> Verdict:
-    lines = [*decode(usage=[0.96] * 401, queue=queue), *extra]
+def verdict(*extra: str, queue: int = 12, running: list[int] | int = 10) -> Verdict:
+    lines = [*decode(usage=[0.96] * 401, queue=queue, running=running), *extra]
     data = sessions(text(capacity(), sorted(lines)))
     return rules.conclude(rules.run(data), data)
 
@@ -45,6 +45,13 @@ def test_a_request_that_was_thrown_back_counts_once():
     # 30 admissions, 10 of them of requests that ran before: 12 x 400 / 20 = 240 s again.
     found = verdict(*(prefill(20 * k + 10.5, 2 - k % 2) for k in range(20)), retract(100, 10))
     assert found.cost == "it cost each request about 4 min of waiting"
+
+
+def test_of_those_that_ran_at_first_all_that_no_longer_run_finished_or_wait():
+    # 20 are admitted and 20 fewer run in the end, so that 40 finished: 12 x 400 / 40 = 120 s.
+    fewer = [30 - k // 20 for k in range(401)]
+    found = verdict(*(prefill(20 * k + 10.5, 1) for k in range(20)), running=fewer)
+    assert found.cost == "it cost each request about 2 min of waiting"
 
 
 def test_a_log_without_prefill_lines_cannot_tell_how_long_a_request_waited():
