@@ -118,7 +118,8 @@ def judge(
     outcomes = rules.run(split, overrides or {})
     split = rules.leaks_left_out(split, outcomes)
     quotes = _Quotes(read, redactor)
-    findings = [quotes.fill(f) for f in rules.findings(outcomes)]
+    found = rules.costed(rules.findings(outcomes), outcomes, split)
+    findings = [quotes.fill(f) for f in found]
     report = Report(
         tool_version=__version__,
         sources=[source.describe() for source in read],

@@ -14,6 +14,7 @@ from loganalyze.model import (
     Check,
     CheckStatus,
     Confidence,
+    Evidence,
     Finding,
     SessionData,
     Severity,
@@ -281,18 +282,42 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
     return ""
 
 
+def costed(
+    found: Sequence[Finding], outcomes: Sequence[Outcome], sessions: Sequence[SessionData]
+) -> list[Finding]:
+    """Return the findings of a run, the primary one with where its cost comes from."""
+    out = list(found)
+    for k, one in enumerate(out):
+        if one.severity >= Severity.WARNING and not one.explained_by:
+            own = next(o for o in outcomes if (o.code, o.session) == (one.code, one.session))
+            data = next((s for s in sessions if s.session.id == one.session), None)
+            waited = _waited(one, data) if data and own.judged else None
+            out[k] = replace(one, evidence=[*one.evidence, waited]) if waited else one
+            break
+    return out
+
+
 def _cost(primary: Finding, data: SessionData) -> str:
-    """Say what the primary cause cost those who sent requests; empty where none waited.
+    """Say what the primary cause cost those who sent requests; empty where none waited."""
+    first = next((e.start for e in primary.episodes if e.start and e.end), None)
+    if first and primary.code == "CRS001":
+        return _lost(data, first) if primary.severity == Severity.CRITICAL else ""
+    waited = _waited(primary, data)
+    if waited is None:
+        return ""
+    return f"it cost each request about {duration(as_float(waited.value, 0.0))} of waiting"
+
+
+def _waited(primary: Finding, data: SessionData) -> Evidence | None:
+    """Return the time that a request waited because of a cause; None where it did not matter.
 
     The waiting time of all requests over those that were admitted meanwhile (Little's law), or
     that finished, where those are more: of the requests that ran as it began some were thrown
     back and still wait. One that was thrown back is admitted again, and counts once.
     """
     held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
-    if not held:
-        return ""
-    if primary.code == "CRS001":
-        return _lost(data, held[0][0]) if primary.severity == Severity.CRITICAL else ""
+    if not held or primary.code == "CRS001":
+        return None
     batch = data.batch.filter(_inside(data.batch, held), ~pl.col("duplicate"))
     queue = batch.filter(pl.col("queue_req").is_not_null()).select(
         waited=pl.col("queue_req") * _lasted().over("source", "dp_rank")
@@ -300,16 +325,28 @@ def _cost(primary: Finding, data: SessionData) -> str:
     waited = as_float(queue["waited"].sum(), 0.0)
     real = ~pl.col("duplicate") & ~pl.col("debug").fill_null(False)
     retracted = data.event.filter(_inside(data.event, held), real & (pl.col("kind") == "retract"))
-    admitted = as_float(batch["new_seq"].sum(), 0.0)
-    admitted -= as_float(retracted["num_retracted_reqs"].sum(), 0.0)
+    let_in = as_float(batch["new_seq"].sum(), 0.0)
+    thrown_back = as_float(retracted["num_retracted_reqs"].sum(), 0.0)
+    admitted = let_in - thrown_back
     fewer = batch.group_by("source", "dp_rank").agg(
         pl.col("running_req").drop_nulls().first() - pl.col("running_req").drop_nulls().last()
     )
-    finished = admitted + as_float(fewer["running_req"].sum(), 0.0)
+    fewer_running = as_float(fewer["running_req"].sum(), 0.0)
     seconds = sum((b - a).total_seconds() for a, b, _ in held)
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
-        return ""
-    return f"it cost each request about {duration(waited / max(admitted, finished))} of waiting"
+        return None
+    by = f"{let_in:,.0f} #new-seq - {thrown_back:,.0f} retracted"
+    if fewer_running > 0:
+        by += f" + {fewer_running:,.0f} fewer running"
+    first = primary.episodes[0]
+    return Evidence(
+        "waiting time of a request",
+        round(waited / (admitted + max(fewer_running, 0.0)), 1),
+        "s",
+        first.source,
+        first.first_line,
+        formula=f"#queue-req x time, {waited:,.0f} s in the episodes, / requests: {by}",
+    )
 
 
 def _inside(
