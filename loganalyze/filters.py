@@ -25,7 +25,8 @@ class Filters:
     """What to keep. Times as typed: absolute, or relative to the log's end (`-30m`).
 
     `ranks` are words of a printed rank tag (`DP1`, or `DP1 TP4`, all of which must match);
-    `sources` are names of logs as given on the command line. Empty keeps everything.
+    `sources` are names of logs as given on the command line, or those without their folder, as
+    a report calls them. Empty keeps everything.
     """
 
     since: str | None = None
@@ -88,7 +89,9 @@ def expression(filters: Filters, end: datetime | None) -> pl.Expr:
             chosen |= _rank_condition(rank)
         keep &= chosen
     if filters.sources:
-        keep &= pl.col("source").is_in([utf8(name) for name in filters.sources])
+        names = [utf8(name) for name in filters.sources]
+        alone = pl.col("source").str.extract(r"([^/]+)$")
+        keep &= pl.col("source").is_in(names) | alone.is_in(names)
     return keep
 
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+import polars as pl
 import pytest
 
 from loganalyze import filters
@@ -37,3 +38,10 @@ def test_a_time_that_cannot_be_read_is_refused(text):
 def test_a_rank_that_cannot_be_read_is_refused():
     with pytest.raises(UsageError, match="cannot read the rank"):
         filters.expression(filters.Filters(ranks=("rank one",)), END)
+
+
+@pytest.mark.parametrize("name", ["logs/b.log", "b.log"])
+def test_a_source_is_named_with_its_folder_or_without(name):
+    rows = pl.DataFrame({"source": ["logs/a.log", "logs/b.log", "other/ab.log"]})
+    keep = filters.expression(filters.Filters(sources=(name,)), END)
+    assert rows.filter(keep)["source"].to_list() == ["logs/b.log"]

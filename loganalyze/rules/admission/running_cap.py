@@ -131,7 +131,7 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     if usage is not None:
         summary += f", KV usage {usage:.2f}"
     if full:
-        summary += "; the pool is full as well, so a higher cap alone would not help"
+        summary += "; the pool is nearly full as well, so a higher cap alone would help little"
     reset = [] if inferred else _reset_by_speculation(case, cap)
     if reset:
         summary += f"; speculative decoding reset the cap to {cap}, since none was set"
@@ -297,7 +297,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     if full:
         room = act(
             case,
-            "Give the KV pool more room as well: it is full at this cap"
+            "Give the KV pool more room as well: it is nearly full at this cap"
             + (f", about {fits} such requests fit" if fits else ""),
         )
         if fits is None or fits <= cap:
