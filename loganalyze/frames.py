@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import reduce, wraps
 from math import isfinite
 from operator import and_
-from typing import TypeVar, cast
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import polars as pl
@@ -229,9 +229,9 @@ def _repairs(column: pl.Series) -> list[pl.Expr]:
     value = pl.col(column.name)
     if column.dtype.is_float():
         return [] if isfinite(column.sum()) else [_finite(value)]
-    if column.dtype == pl.Datetime and column.null_count() < len(column):
-        first, last = cast("datetime", column.min()), cast("datetime", column.max())
-        return [] if first >= _FIRST and last <= _LAST else [_sane(value)]
+    if column.dtype == pl.Datetime:  # Python's datetime has fewer years than Polars
+        sane = ((column >= _FIRST) & (column <= _LAST)).all()
+        return [] if sane else [_sane(value)]
     return []
 
 

@@ -136,6 +136,16 @@ def test_any_bytes_parse(data):
         assert counts[0] == data.count(b"\n") + (not data.endswith(b"\n"))
 
 
+@pytest.mark.parametrize("year", ["0000", "0026", "1999", "2101", "9999"])
+def test_a_stamp_of_an_impossible_year_is_left_out(year):
+    lines = [decode(k) for k in range(100)]
+    lines[60] = lines[60].replace("2026", year)
+    frames, counts = parse("\n".join(lines).encode())
+    assert counts[1] == 100
+    times = frames["batch"]["time"]
+    assert times.is_null().to_list() == [k == 60 for k in range(100)]
+
+
 @given(st.lists(st.one_of(LINES.map(str.encode), st.binary(max_size=200)), max_size=30))
 @SLOW
 def test_known_lines_among_any_bytes_parse(parts):
