@@ -22,6 +22,7 @@ from loganalyze.prefixes import (
     MAX_REST,
     NUMBERS,
     OWN,
+    PROCESS,
     STAMP_END,
     House,
     Prefix,
@@ -181,11 +182,12 @@ class Reader:
         """Tell writers of the same name in different places apart.
 
         In the first place that a run names, a writer's name is enough: its lines have a layout
-        for all names. Those of any other place have one for each writer.
+        for all names. Those of any other place have one for each writer; so have processes of
+        one place, which only their full names tell to be that.
         """
         if prefix is None or not prefix.place:
             return prefix
-        if self._home is None:
+        if self._home is None and not PROCESS.search(f" {' '.join(prefix.place)}"):
             self._home = prefix.place
         return prefix if prefix.place == self._home else prefix.in_place()
 

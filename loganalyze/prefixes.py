@@ -131,6 +131,8 @@ _JSON_STREAM = re.compile(
 )
 #: Before a tag that `docker run` was given; elsewhere one may mean anything.
 _ATTRIBUTES = re.compile(r'\\*"+attrs\\*"+\s*:\s*\{[^{}]*$')
+#: What tells the processes of one place apart: a pid in brackets, behind its name, or alone.
+PROCESS = re.compile(r"\[[0-9]+\]|\bpid=[0-9]+|(?<=[ \0])[0-9]+(?= |$)")
 #: A label of Loki's.
 _LABEL = re.compile(rf'(?<![\w.])(?P<key>{"|".join(map(re.escape, _KEY_KIND))})="(?P<name>[^"]*)"')
 #: Words of a request that was logged with its text: what follows may be anything.

@@ -7,7 +7,6 @@ writers of the same rank words with different numbers at the same time are ranks
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from loganalyze import schema
+from loganalyze.prefixes import PROCESS
 
 if TYPE_CHECKING:
     from loganalyze.frames import Frames
@@ -24,9 +24,6 @@ _MAX_WRITERS = 500
 
 #: Stamps that run back by so much, so many times and on such a share of the lines: no order.
 _BACK_S, _BACK_TIMES, _BACK_SHARE = 120, 8, 0.02
-
-#: What tells the processes of one place apart: a pid in brackets, behind its name, or alone.
-_PROCESS = re.compile(r"\[[0-9]+\]|\bpid=[0-9]+|(?<=[ \0])[0-9]+(?= |$)")
 
 _RANKS = tuple(c.name for c in schema.RANKS)
 _WRITER = ("source", "stream")
@@ -172,7 +169,7 @@ def _joined(groups: list[list[str]], is_one: Callable[[str, str], bool]) -> list
 
 def _place(writer: str) -> str:
     """Return what a log says about a writer but for the process: its host, pod or container."""
-    return _PROCESS.sub("", writer)
+    return PROCESS.sub("", writer)
 
 
 def _writer(source: str, stream: str | None) -> str:

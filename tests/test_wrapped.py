@@ -410,8 +410,9 @@ def test_two_servers_in_one_log_stay_apart(name):
         lambda host, pid, line: f"[pod/{host}/ray] (Engine pid={pid}) {line}",
     ],
 )
-def test_the_processes_of_two_servers(wrap):
-    """Each host runs a main process and two ranks, which start in any order."""
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_processes_of_two_servers(wrap, ranks):
+    """Each host runs a main process and its ranks, which start in any order."""
     hosts = ("gpu-7", 40), ("gpu-8", 50)
     lines = [
         wrap(host, f"{first}", f"[{at(0)}] server_args=ServerArgs(model_path='/{host}')")
@@ -424,11 +425,13 @@ def test_the_processes_of_two_servers(wrap):
             ("gpu-7", 42, 1),
             ("gpu-8", 51, 0),
         ):
-            lines.append(wrap(host, f"{first}", f"[{at(k)} TP{rank}] {body(k)}"))
+            if rank < ranks:
+                tag = f" TP{rank}" if ranks > 1 else ""
+                lines.append(wrap(host, f"{first}", f"[{at(k)}{tag}] {body(k)}"))
     lines += [wrap(host, f"{first}", f"[{at(13)}] {SIGQUIT}") for host, first in hosts]
     both = sessions("\n".join(lines) + "\n")
     assert [data.session.config.args["model_path"] for data in both] == ["/gpu-7", "/gpu-8"]
-    assert [len(data.batch) for data in both] == [24, 24]
+    assert [len(data.batch) for data in both] == [12 * ranks] * 2
     assert [data.event["kind"].to_list() for data in both] == [["sigquit"]] * 2
 
 
