@@ -235,6 +235,8 @@ class Reader:
         text = _cleaned(line.decode("utf-8", "replace").rstrip(CUT)).rpartition("\r")[2]
         anchors = self._anchor_pattern(text)
         if anchors and (m := anchors.search(text, 0, MAX_PREFIX)):
+            if self._home is None:  # the first of the log's own lines, not of those read first
+                self._placed(read_prefix(text[: m.start()], text[m.end() :], m.end()))
             yield from _styles(self.formats[int(str(m.lastgroup)[1:])], text, m)
 
 

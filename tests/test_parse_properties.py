@@ -136,6 +136,20 @@ def test_any_bytes_parse(data):
         assert counts[0] == data.count(b"\n") + (not data.endswith(b"\n"))
 
 
+def test_writers_have_the_same_names_in_blocks_of_any_size():
+    """Blocks full of statistics are read before single lines that stand above them."""
+
+    def line(host, text):
+        return f"server-1  | [pod/{host}/c] {text}"
+
+    few = [line("gpu-1", decode(k) if k % 300 == 7 else "loading") for k in range(900)]
+    data = "\n".join(few + [line("gpu-2", decode(k)) for k in range(900)]).encode()
+    whole = parse(data)
+    assert len(set(whole[0]["batch"]["stream"])) == 2
+    for block_size in (512, 10_000):
+        same(parse(data, block_size), whole)
+
+
 @pytest.mark.parametrize("year", ["0000", "0026", "1999", "2101", "9999"])
 def test_a_stamp_of_an_impossible_year_is_left_out(year):
     lines = [decode(k) for k in range(100)]
