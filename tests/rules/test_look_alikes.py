@@ -137,6 +137,21 @@ def test_silence_over_an_empty_pool(admitted, cause):
     assert ("KV009" in codes) == (not admitted)
 
 
+def test_an_empty_pool_before_and_through_a_silence_is_one_spell():
+    idle = (
+        "Decode batch, #running-req: 0, #token: 0, token usage: 0.00, cuda graph: True, "
+        "gen throughput (token/s): 0.00, #queue-req: 5"
+    )
+    w = Writer(pool=100_000)
+    for _ in range(60):
+        w.decode(1, 2_000, 0)
+    for second in range(260):
+        w.line(idle)
+        w.wait(300 if second == 200 else 1)
+    (one,) = found(log_of(w))["KV009"].episodes
+    assert one.duration_s > 400
+
+
 # -- a slower GPU under open arrivals ---------------------------------------------------------
 
 

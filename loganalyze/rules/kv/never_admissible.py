@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.episodes import Span, at_least, spans
+from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import act, all_episodes, confidence, hold, pool_evidence, shown, spell
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
@@ -63,7 +63,7 @@ def never_admissible(case: Case, limits: Limits) -> Finding | Clear:
                 and before["kv_usage"] < limits["usage"]
             ):
                 out.append((int(gap.start_s / rank.step_s), int(gap.end_s / rank.step_s)))
-        return sorted(out)
+        return joined(sorted(out), 0)  # a silence begins in the cell of the line before it
 
     found = hold(case.ranks, judge)
     if not found:
