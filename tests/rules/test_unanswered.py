@@ -60,6 +60,18 @@ def test_decoding_that_goes_on_shows_a_front_end_that_hangs():
     assert "detokenizer" in found.actions[0].text
 
 
+def test_a_line_of_an_endless_interval_stops_nothing():
+    w = served()
+    w.line(
+        "Decode batch, #running-req: 9999999999999999, #token: 30000, token usage: 0.03, "
+        "cuda graph: True, gen throughput (token/s): 0.01, #queue-req: 0"
+    )
+    w.raw(FAILED)
+    for _ in range(30):
+        w.decode(20, 30_000)
+    assert "although decoding went on" in stall(w).summary
+
+
 @pytest.mark.parametrize("silence", [11, 60])
 def test_a_check_that_fails_in_a_silence_is_a_hang(silence):
     """11 s after the last line: none in the second half of the 20 s that the check waited."""

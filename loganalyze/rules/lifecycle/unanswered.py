@@ -101,14 +101,15 @@ def _decoded_before(times: pl.Series, decode: pl.DataFrame) -> pl.DataFrame:
     rows = decode.filter(pl.col("lines") > 0).select(
         "time",
         "lines",
+        took="dt_s",
         step=pl.col("time").diff() / pl.col("lines"),
-        took=pl.duration(milliseconds=(pl.col("dt_s") * 1000).cast(pl.Int64)),
     )
     at = times.alias("time").to_frame()
     found = at.join_asof(decode.select("time", before="time"), on="time").hstack(
         at.join_asof(rows, on="time", strategy="forward", allow_exact_matches=False).drop("time")
     )
-    even = (pl.col("lines") > 1) & (pl.col("took") > pl.col("step") / 2)
+    most_s = pl.col("step").dt.total_milliseconds() / 2000
+    even = (pl.col("lines") > 1) & (pl.col("took") > most_s)
     spread = pl.when(even).then(pl.col("time") - pl.col("step"))
     return found.select(before=pl.max_horizontal("before", spread))
 
