@@ -41,6 +41,8 @@ from loganalyze.stamps import (
 STAMP_END = 20
 #: Text before a message that no wrapper explains is at most this long.
 MAX_REST = 256
+#: Strings in strings, deeper than any shipper nests them: a text of quotes.
+_DEEPEST = 16
 #: A style that fewer lines than one in so many have is none.
 RARE = 50
 
@@ -566,6 +568,8 @@ def _peel(found: _Found, after: str) -> bool:
         level, kind, keys, beside = _open_string(found, quote, csv=csv)
         if level is None:
             return not kind
+        if len(found.levels) == _DEEPEST:
+            return False
         if kind == "json" and keys:
             beside |= _keys_behind(after, level.quote)
         if not _may_log(keys, beside, found.text[level.start : level.content] + after):

@@ -288,6 +288,16 @@ RUNS += [
 RUNS += ['{a="b"} ', '{"log":"', '\\"', '""', '"a",', "a-", "<a>", "[1,0]<stderr>:", "a=1 ", "> "]
 RUNS += ["'", "b'", "- ", "k: '", "k='v' ", "{'a': '", "<a b='c'>", "\\n", "(x.py:1) ", "|", "[1m"]
 RUNS += ["<34>1 ", "\t\r", "é", "2026-01-01T00:00:00Z "]
+RUNS += [
+    "3:04:05 PM ",
+    "05/Jan/2026:",
+    "5.1.2026 ",
+    "20260105",
+    "2026年1月",
+    "Mon, ",
+    " TP0",
+    "''",
+]
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -307,7 +317,9 @@ def test_the_cost_of_a_line_is_linear(run):
             best = took if best is None else min(best, took)
         return best
 
-    assert cost(6000) < 40 * cost(600) + 0.005  # quadratic would be a hundredfold
+    # Quadratic would be a hundredfold. What starts beyond `MAX_PREFIX` is not looked at.
+    assert cost(3900) < 40 * cost(390) + 0.005
+    assert cost(60_000) < 40 * cost(6000) + 0.005
 
 
 @pytest.mark.parametrize("pattern", [lines_._COLOUR, mend._REPAIRS[-2][0]], ids=["lines", "mend"])
