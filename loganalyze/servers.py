@@ -188,13 +188,17 @@ def _one_server(
     group_a, group_b = rotated.get(source_a), rotated.get(source_b)
     if group_a is not None and group_a == group_b:
         return a.split("\0")[1] == b.split("\0")[1] or not ranks[a] & ranks[b]
+    (lo_a, hi_a), (lo_b, hi_b) = span[a], span[b]
+    timed = None not in (lo_a, hi_a, lo_b, hi_b)
+    together = timed and lo_a <= hi_b and lo_b <= hi_a
+    # Processes of one place that did not run at the same time: it was started again.
+    again = timed and not together and _place(a) == _place(b)
     if ranks[a] & ranks[b]:
-        return False
+        return again
     shapes = {tuple(r is not None for r in t) for w in (a, b) for t in ranks[w]}
     if len(shapes) > 1:
         return False
-    (lo_a, hi_a), (lo_b, hi_b) = span[a], span[b]
-    return None not in (lo_a, hi_a, lo_b, hi_b) and lo_a <= hi_b and lo_b <= hi_a
+    return together or again
 
 
 def _server_of_silent(writer: str, of: Mapping[str, int], members: Mapping[int, list[str]]) -> int:

@@ -438,6 +438,30 @@ def test_the_processes_of_two_servers(wrap, ranks):
 @pytest.mark.parametrize(
     "wrap",
     [
+        lambda pid, line: f"Nov 20 10:00:00 gpu-7 sglang[{pid}]: {line}",
+        lambda pid, line: f"(Engine pid={pid}, ip=10.0.0.7) {line}",
+        lambda pid, line: f"[pod/s-0/ray] (Engine pid={pid}) {line}",
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_server_that_starts_again_has_new_processes(wrap, ranks):
+    """A main process and its ranks die; others take their place."""
+    lines = []
+    for main, first, model in ((40, 0, "/old"), (70, 30, "/new")):
+        lines.append(wrap(main, f"[{at(first)}] server_args=ServerArgs(model_path='{model}')"))
+        for k in range(first + 1, first + 13):
+            for rank in range(ranks):
+                tag = f" TP{rank}" if ranks > 1 else ""
+                lines.append(wrap(main + 1 + rank, f"[{at(k)}{tag}] {body(k)}"))
+    old, new = sessions("\n".join(lines) + "\n")
+    assert [d.session.config.args["model_path"] for d in (old, new)] == ["/old", "/new"]
+    assert [len(d.batch) for d in (old, new)] == [12 * ranks] * 2
+    assert old.session.ended_by == "crash"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
         lambda k, line: json.dumps({"container_name": "a", "stream": f"std{k % 2}", "log": line}),
         lambda k, line: json.dumps({"host": "a", "process": 40 + k, "level": k % 2, "log": line}),
         lambda k, line: json.dumps({"pod": "s-0", "container_id": f"a{k // 6}", "log": line}),
