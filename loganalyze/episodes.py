@@ -170,8 +170,9 @@ def between(rank: Rank, first: int, last: int) -> Episode:
     """Return the episode from one line of the rank to another, by their rows."""
     rows = rank.lines.select("source", "line_no", "time")
     source, first_line, start = rows.row(first)
-    _, last_line, end = rows.row(last)
-    return Episode(start, end, first_line, last_line, rank.label, source)
+    last_source, last_line, end = rows.row(last)
+    other = last_source if last_source != source else None
+    return Episode(start, end, first_line, last_line, rank.label, source, other)
 
 
 def episodes(rank: Rank, found: Sequence[Span]) -> list[Episode]:

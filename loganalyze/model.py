@@ -173,7 +173,11 @@ class SessionData:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A stretch of time in which a condition held. Times are null where no stamp was printed."""
+    """A stretch of time in which a condition held. Times are null where no stamp was printed.
+
+    `last_source` is the log of `last_line` where that is another one than `source`, as in a
+    rotated set.
+    """
 
     start: datetime | None
     end: datetime | None
@@ -181,6 +185,7 @@ class Episode:
     last_line: int
     rank: str | None = None
     source: str | None = None
+    last_source: str | None = None
 
     @property
     def duration_s(self) -> float:

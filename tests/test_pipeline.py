@@ -209,3 +209,12 @@ def test_rows_from_before_and_after_a_restart_are_never_merged(log, monkeypatch)
 def test_the_report_survives_its_json(log):
     text = to_json.dumps(pipeline.analyze(log(full_pool())))
     assert to_json.dumps(to_json.loads(text)) == text
+
+
+def test_an_episode_ends_in_the_log_that_holds_its_last_line(log):
+    lines = full_pool()
+    whole = pipeline.analyze(log(lines))
+    new, old = log(lines[30:], "s.log"), log(lines[:30], "s.log.1")
+    (one,), (cut,) = (r.findings[0].episodes for r in (whole, pipeline.analyze(new, old)))
+    assert (one.last_source, cut.source, cut.last_source) == (None, old, new)
+    assert (cut.first_line, cut.last_line) == (one.first_line, one.last_line - 30)

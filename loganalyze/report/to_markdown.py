@@ -122,7 +122,7 @@ def _finding(f: Finding) -> Iterator[str]:
     if spans:
         e = spans[0]
         more = f"; {len(f.episodes)} spells, this is the longest" if len(f.episodes) > 1 else ""
-        where = code(words.place(e.source, e.first_line, e.last_line))
+        where = code(words.place_of(e))
         yield f"- When: {prose(words.span(e.start, e.end))}, {where}{more}"
     for item in words.quotes(f.evidence)[:2]:
         yield f"- {code(words.place(item.source, item.line_no))} {code(item.quote or '')}"

@@ -181,7 +181,7 @@ def _finding(page: _Page, node: tree.Node, indent: int = 0) -> None:
     page.put(f.summary, inner)
     for i, e in enumerate(shown := words.longest(f.episodes, 1 if short else 3)):
         rank = f", {e.rank}" if e.rank else ""
-        where = words.place(e.source, e.first_line, e.last_line)
+        where = words.place_of(e)
         label = " " if i else "when"
         page.put(f"{words.span(e.start, e.end)}{rank}", inner, label=label, right=where)
     if len(f.episodes) > len(shown):

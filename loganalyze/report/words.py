@@ -209,20 +209,17 @@ def place(source: str | None, line_no: int | None, last: int | None = None) -> s
     return f"{basename(source)}:{lines}" if source else f"line {lines}"
 
 
+def place_of(episode: Episode) -> str:
+    """Say where an episode is: `server.log:12-90`, or `server.log.1:12 to server.log:90`."""
+    e = episode
+    if e.last_source is None:
+        return place(e.source, e.first_line, e.last_line)
+    return f"{place(e.source, e.first_line)} to {place(e.last_source, e.last_line)}"
+
+
 def basename(source: str | None) -> str:
     """Return the last part of a path: what stands beside a line number."""
     return re.split(r"[/\\]", name(source))[-1] if source else ""
-
-
-def lines_of(episodes: Sequence[Episode]) -> str:
-    """Say the lines of one or several episodes: `server.log:12-90`."""
-    if not episodes:
-        return ""
-    first = min(episodes, key=lambda e: e.first_line)
-    same = all(e.source == first.source for e in episodes)
-    return (
-        place(first.source, first.first_line, max(e.last_line for e in episodes)) if same else ""
-    )
 
 
 def longest(episodes: Sequence[Episode], keep: int) -> list[Episode]:

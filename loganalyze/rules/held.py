@@ -324,9 +324,12 @@ def spells_of(rows: pl.DataFrame, join_s: float = _JOIN_S) -> list[Episode]:
         pl.col("line_no").first().alias("first"),
         pl.col("line_no").last().alias("last"),
         pl.col("source").first(),
+        pl.when(pl.col("source").last() != pl.col("source").first())
+        .then(pl.col("source").last())
+        .alias("last_source"),
     )
     return [
-        Episode(r["start"], r["end"], r["first"], r["last"], None, r["source"])
+        Episode(r["start"], r["end"], r["first"], r["last"], None, r["source"], r["last_source"])
         for r in spells.iter_rows(named=True)
     ]
 

@@ -139,6 +139,13 @@ def test_places_can_be_pasted_into_an_editor() -> None:
     assert words.place("server.log", None) == ""
 
 
+def test_an_episode_of_a_rotated_set_ends_in_another_log() -> None:
+    one = Episode(None, None, 62, 500, source="logs/s.log.1")
+    assert words.place_of(one) == "s.log.1:62-500"
+    two = Episode(None, None, 62, 14, source="logs/s.log.1", last_source="logs/s.log")
+    assert words.place_of(two) == "s.log.1:62 to s.log:14"
+
+
 def test_the_longest_episodes_stay_in_log_order() -> None:
     def episode(start: int, length: int) -> Episode:
         return Episode(samples.at(start), samples.at(start + length), start, start + 1)
