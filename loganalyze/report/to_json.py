@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from loganalyze import model
 from loganalyze.errors import InputError
-from loganalyze.model import Report, Session, Severity
+from loganalyze.model import Episode, Report, Session, Severity
 
 _T = TypeVar("_T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -95,6 +95,8 @@ def plain(value: object) -> Any:
         out = _fields(value)
         startup = _fields(value.config)
         return {**out, "config": startup.pop("args"), "startup": startup}
+    if isinstance(value, Episode) and value.last_source is None:  # as in all but rotated sets
+        return {name: one for name, one in _fields(value).items() if name != "last_source"}
     if is_dataclass(value):
         return _fields(value)
     if isinstance(value, Mapping):

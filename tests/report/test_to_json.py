@@ -165,3 +165,13 @@ def test_a_later_schema_is_named() -> None:
     text = to_json.dumps(replace(samples.excerpt(), schema_version=2))
     with pytest.raises(InputError, match="schema version 2"):
         to_json.loads(text)
+
+
+def test_the_log_in_which_an_episode_ends_is_read_back() -> None:
+    report = samples.founding()
+    first, *others = report.findings[0].episodes
+    moved = replace(report.findings[0], episodes=[replace(first, last_source="next.log"), *others])
+    report = replace(report, findings=[moved, *report.findings[1:]])
+    text = to_json.dumps(report)
+    assert json.loads(text)["findings"][0]["episodes"][0]["last_source"] == "next.log"
+    assert to_json.loads(text).findings[0].episodes[0].last_source == "next.log"
