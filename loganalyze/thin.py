@@ -29,7 +29,9 @@ STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 _EXTREMES = ("_usage", "queue_req", "running_req", "gen_throughput")
 _SUMS = ("new_seq", "new_token", "cached_token")
+_INTERVALS = ("quiet_s", "last_prefill", "last_new_token")
 _LINES_PER_S = 8  # without stamps a cell is this many lines for each second of its width
+_CELLS = 1 << 33  # more than there are, with and without stamps
 
 
 def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
@@ -43,116 +45,100 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     Returns:
         Rows of the same columns, in the same order; `lines` sums to what it summed to.
     """
-    names = ("source", "stream", "_era", *(c.name for c in schema.RANKS))
-    # Each column costs in every grouping, and few logs have several values in more than one.
-    ranks = [k for k in names if k in batch.columns and batch[k].n_unique() > 1]
-    keys = [*ranks, "phase"]
-    batch = _with_silences(_with_last_prefills(batch, ranks), ranks)
-    cell = pl.coalesce(
-        pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
-    )
-    rows = batch.with_columns(
-        _row=pl.int_range(pl.len()),
-        _cell=cell,
-        _usage=pl.max_horizontal(*derive.POOLS),
-        _before=_over(pl.int_range(pl.len()).shift(1), ranks),
-    ).with_columns(_group=pl.col("_row").first().over(*keys, "_cell"))
+    rows = _with_intervals(_narrow(batch, step_s))
     # A row that only marks an extreme may win again, but never stands for its cell.
-    cells = rows.group_by("_group").agg(
-        pl.col("_row").filter(pl.col("lines") > 0).last().alias("_stands"),
-        pl.col("lines").sum().alias("_lines"),
-        *(pl.col(c).max().alias(f"{c}/max") for c in _EXTREMES),
-        *(pl.col(c).min().alias(f"{c}/min") for c in _EXTREMES),
-        *(pl.col(c).sum().alias(f"_{c}") for c in _SUMS),
-    )
-    standing = cells.filter(pl.col("_stands").is_not_null()).select(
-        pl.col("_stands").alias("_row"), "_lines", *(f"_{c}" for c in _SUMS)
-    )
-    best = rows.select("_row", "_group", *_EXTREMES).join(
-        cells, on="_group", maintain_order="left"
+    cells = rows.group_by("group").agg(
+        pl.col("row").filter(pl.col("lines") > 0).last().alias("stands"),
+        *(pl.col("row").get(pl.col(c).arg_max()).alias(f"{c}/max") for c in _EXTREMES),
+        *(pl.col("row").get(pl.col(c).arg_min()).alias(f"{c}/min") for c in _EXTREMES),
+        pl.col("lines", *_SUMS).sum().name.suffix("/sum"),
     )
     silences = (
         rows.filter(pl.col("quiet_s") > derive.SILENCE_S)
-        .group_by(*ranks, "_cell")
-        .agg(pl.col("_row", "_before").get(pl.col("quiet_s").arg_max()))
+        .group_by("writer", "cell")
+        .agg(pl.col("row", "before").get(pl.col("quiet_s").arg_max()))
     )
-    extreme = [
-        _first(pl.col(c) == pl.col(f"{c}/{end}")) for c in _EXTREMES for end in ("max", "min")
-    ]
-    marked = pl.concat(
-        [
-            best.filter(pl.any_horizontal(extreme)).select("_row"),
-            silences.select("_row"),
-            silences.select(_row="_before"),
-        ]
-    ).drop_nulls()
-    kept = (
-        pl.concat([standing.select("_row"), marked])
-        .unique()
-        .join(standing, on="_row", how="left")
-        .sort("_row")
+    marked = [cells[f"{c}/{end}"] for c in _EXTREMES for end in ("max", "min")]
+    every = [cells["stands"], *marked, silences["row"], silences["before"]]
+    kept = pl.concat([ids.alias("row") for ids in every]).drop_nulls().unique().sort()
+    sums = pl.DataFrame([kept]).join(
+        cells.select(pl.col("stands").alias("row"), pl.col("^.*/sum$")),
+        on="row",
+        how="left",
+        maintain_order="left",
     )
-    is_state = pl.col("_lines").is_null()
+    since = rows.filter(pl.col("row").is_in(kept)).sort("row").select(_INTERVALS)
+    prefill, is_state = pl.col("phase") == "prefill", pl.col("lines/sum").is_null()
     return (
-        rows[kept["_row"]]
-        .hstack(kept.drop("_row"))
+        batch.select(pl.all().exclude(_INTERVALS).gather(kept))
+        .hstack(since)
+        .hstack(sums.drop("row"))
         .with_columns(
-            pl.col("_lines").fill_null(0).cast(batch["lines"].dtype).alias("lines"),
             *(
-                pl.when((pl.col("phase") == "prefill") & is_state)
+                pl.when(prefill & is_state)
                 .then(None)
-                .when(pl.col("phase") == "prefill")
-                .then(pl.when(pl.col(c).is_not_null()).then(f"_{c}"))
+                .when(prefill & pl.col(c).is_not_null())
+                .then(f"{c}/sum")
                 .otherwise(c)
                 .alias(c)
                 for c in _SUMS
             ),
+            lines=pl.col("lines/sum").fill_null(0).cast(batch["lines"].dtype),
         )
         .select(batch.columns)
     )
 
 
-def _first(holds: pl.Expr) -> pl.Expr:
-    """Return the first row of each group for which something holds."""
-    of = pl.when(holds).then("_group")
-    return of.is_not_null() & of.is_first_distinct()
+def _narrow(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
+    """Return what tells which rows stay, one writer after the other, each in its order.
 
-
-def _over(value: pl.Expr, ranks: list[str]) -> pl.Expr:
-    """Return a value of each rank for itself; `over` takes no empty list."""
-    return value.over(ranks) if ranks else value
-
-
-def _with_silences(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
-    """Fill `quiet_s` of the rows that do not have it yet: those were never reduced.
-
-    A writer's first line stays without, until it is reduced together with what came before it.
+    Columns: `row` of the batch, `writer` and `group` (a writer's cell and phase) as numbers,
+    `cell`, and what they are told by.
     """
-    since = _over(pl.col("time").diff(), ranks).dt.total_milliseconds() / 1000
-    return batch.with_columns(quiet_s=pl.coalesce("quiet_s", since))
-
-
-def _with_last_prefills(batch: pl.DataFrame, ranks: list[str]) -> pl.DataFrame:
-    """Fill `last_prefill` and `last_new_token` of the decode lines that do not have them yet.
-
-    A writer's first decode line stays without: what came before it is not known.
-    """
-    prefill = pl.col("phase") == "prefill"
-    line = (pl.col("phase") == "decode") & (pl.col("lines") > 0)
-    totals = batch.select(
-        *ranks,
-        line=line,
-        last_prefill=_over(pl.when(prefill).then("lines").otherwise(0).cum_sum(), ranks),
-        last_new_token=_over(pl.when(prefill).then("new_token").fill_null(0).cum_sum(), ranks),
-        row=pl.int_range(pl.len()),
-    ).filter("line")
-    since = totals.select(
-        "row",
-        _over(pl.col("last_prefill", "last_new_token").diff(), ranks).name.suffix("_since"),
+    names = ("source", "stream", "_era", *(c.name for c in schema.RANKS))
+    # Each column costs, and few logs have several values in more than one.
+    ranks = [k for k in names if k in batch.columns and batch[k].n_unique() > 1]
+    cell = pl.coalesce(
+        pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
     )
-    rows = batch.select(row=pl.int_range(pl.len()))
-    found = rows.join(since, on="row", how="left", maintain_order="left")
-    return batch.with_columns(
-        pl.coalesce(name, found[f"{name}_since"].cast(batch[name].dtype)).alias(name)
-        for name in ("last_prefill", "last_new_token")
+    rows = batch.with_columns(row=pl.int_range(pl.len())).select(
+        "row",
+        "time",
+        "lines",
+        *_INTERVALS,
+        *_SUMS,
+        *_EXTREMES[1:],
+        pl.max_horizontal(*derive.POOLS).alias(_EXTREMES[0]),
+        writer=pl.col("row").first().over(ranks) if ranks else pl.lit(0, pl.Int64),
+        prefill=pl.col("phase") == "prefill",
+        cell=cell,
+    )
+    group = (2 * pl.col("writer") + pl.col("prefill").cast(pl.Int64)) * _CELLS + pl.col("cell")
+    return rows.with_columns(group=group).sort("writer", maintain_order=True)
+
+
+def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add `before`, the writer's row before, and fill the columns of `_INTERVALS`.
+
+    Rows that have a value were reduced before, and keep it. A writer's first line stays without
+    `quiet_s`, and its first decode line without the others, until they are reduced together with
+    what came before them.
+    """
+    own = pl.col("writer") == pl.col("writer").shift(1)
+    gap = pl.col("time").diff().dt.total_milliseconds() / 1000
+    line, prefill = ~pl.col("prefill") & (pl.col("lines") > 0), pl.col("prefill")
+    of_line = pl.when(line).then("writer").forward_fill().shift(1)
+    totals = {
+        "last_prefill": pl.when(prefill).then("lines").otherwise(0).cum_sum(),
+        "last_new_token": pl.when(prefill).then("new_token").fill_null(0).cum_sum(),
+    }
+    before = {name: pl.when(line).then(total).forward_fill() for name, total in totals.items()}
+    since = {
+        name: pl.when(line & (of_line == pl.col("writer"))).then(total - before[name].shift(1))
+        for name, total in totals.items()
+    }
+    return rows.with_columns(
+        before=pl.when(own).then(pl.col("row").shift(1)),
+        quiet_s=pl.coalesce("quiet_s", pl.when(own).then(gap)),
+        **{n: pl.coalesce(n, value.cast(rows[n].dtype)) for n, value in since.items()},
     )

@@ -103,6 +103,23 @@ def test_the_lines_around_the_longest_silence_of_a_cell_stay():
     assert kept["lines"].to_list() == [0, 0, 0, 6, 0, 2]
 
 
+def test_each_rank_has_its_own_silences():
+    silent, steady = (0, 1, 30, 31, 47, 48, 70, 71), tuple(range(0, 72, 9))
+    times = sorted([(s, 0) for s in silent] + [(s, 1) for s in steady])
+    rows = batch([(s, "decode", 0.5, 1, 4, 10.0, 0) for s, _rank in times])
+    rows = rows.with_columns(dp_rank=pl.Series([rank for _, rank in times], dtype=pl.Int32))
+    kept = thin.thin(rows, 64)
+
+    def seconds(rank):
+        of = kept.filter(pl.col("dp_rank") == rank)
+        return [(time - T0).total_seconds() for time in of["time"]]
+
+    # As above, whatever another rank printed in between: of that one, the first and the last
+    # line of the first cell stay.
+    assert seconds(0) == [0, 1, 30, 48, 70, 71]
+    assert seconds(1) == [0, 63]
+
+
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 40),
