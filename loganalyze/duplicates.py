@@ -77,8 +77,12 @@ def _other_ranks(table: pl.DataFrame) -> list[str]:
 
 
 def possible(table: pl.DataFrame) -> bool:
-    """Whether the rows come from more than one TP, PP or CP rank."""
-    return table.select(_other_ranks(table)).n_unique() > 1
+    """Whether some DP rank's rows come from more than one TP, PP or CP rank."""
+    others = _other_ranks(table)
+    if table.select(others).n_unique() == 1:
+        return False
+    each = table.select("session", "dp_rank")
+    return table.select("session", "dp_rank", *others).n_unique() > each.n_unique()
 
 
 def mark(table: pl.DataFrame, columns: tuple[schema.Column, ...]) -> pl.DataFrame:

@@ -549,6 +549,7 @@ class _Shapes:
     ) -> None:
         self._rng = rng
         self._model = load.model
+        self._possible = True
         lines = load.lines
         said = lines.select(
             r=pl.col("running").mean(),
@@ -584,6 +585,8 @@ class _Shapes:
         """Return one of the models that the lines allow."""
         if self._model is None:
             return self._even(self._rng.uniform(*_FIXED_SHARE), self._rng.random())
+        if not self._possible:
+            return self.best()
         low, high = self._bounds
         (wide, _none), (slope, rest) = self._spread
         most = self._step / self._r
@@ -600,6 +603,7 @@ class _Shapes:
             fits = low <= per_token <= high or not self._t
             if per_req >= 0 and per_token >= 0 and fixed >= 0 and fits:
                 return _Shape(fixed, per_req, per_token)
+        self._possible = False  # they would all be sought as long, and not be found
         return self.best()
 
     def _even(self, fixed: float, by_token: float) -> _Shape:

@@ -129,7 +129,7 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     )
     own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
     for other in case.ranks:
-        own = own & ~_full(other, rank, limits)
+        own = own & ~cells_of(rank, _full(case, other, limits)).fill_null(False)
     held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"]) & own
     waiting = rank.grid["queued"].fill_null(0) > 0
     found = joined(spans(held), rank.cells(limits["hole_s"]))
@@ -143,28 +143,34 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     ]
 
 
-def _full(other: Rank, rank: Rank, limits: Limits) -> pl.Series:
-    """Return where a rank's pool is full with a queue, in the cells of `rank`.
+def _full(case: Case, rank: Rank, limits: Limits) -> pl.Series:
+    """Return what `_filled` does, worked out once for all ranks that look at this one."""
+    of = ("full pool", id(rank), *sorted(limits.items()))
+    return case.signals.once(of, lambda: _filled(rank, limits))
+
+
+def _filled(rank: Rank, limits: Limits) -> pl.Series:
+    """Return where a rank's pool is full with a queue.
 
     A pool that its running requests are seen to fill, without any that came later, is full from
     the start. Short dips are part of it. KV001 holds on through longer ones, which are told here
     as what they are: admission that is still careful while KV lies free. And while one rank of
     several is full, the pool is what is short.
     """
-    waiting = other.grid["queued"].fill_null(0) > 0
-    fills = _with_the_next(other) >= limits["grown_usage"]
+    waiting = rank.grid["queued"].fill_null(0) > 0
+    fills = _with_the_next(rank) >= limits["grown_usage"]
     full = (
         (pl.col("queued") > 0)
         & ((pl.col("full_usage") >= limits["full_usage"] - 1e-9) | pl.lit(fills))
-        & ~at_cap(other)
+        & ~at_cap(rank)
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
     )
-    held = other.holds(full, limits["share"], limits["full_window_s"])
+    held = rank.holds(full, limits["share"], limits["full_window_s"])
     found = at_least(
-        joined(spans(held), other.cells(limits["full_window_s"])), other.cells(limits["full_s"])
+        joined(spans(held), rank.cells(limits["full_window_s"])), rank.cells(limits["full_s"])
     )
-    found = joined(found, other.cells(limits["full_join_s"]), waiting)
-    return cells_of(rank, mask_of(found, other.grid.height)).fill_null(False)
+    found = joined(found, rank.cells(limits["full_join_s"]), waiting)
+    return mask_of(found, rank.grid.height)
 
 
 def _with_the_next(rank: Rank) -> pl.Series:
