@@ -35,6 +35,8 @@ Format = Literal["parquet", "csv", "ndjson"]
 
 #: Statistics lines held to find the sessions; some between any two starts are enough.
 _PLAN_ROWS = 20_000
+#: Rows written at once.
+_SLICE = 8192
 #: A spreadsheet would run these as formulas.
 _FORMULA = r"^([=+\-@\t])"
 #: A terminal would obey these, or show the rest of the line in another order.
@@ -97,7 +99,8 @@ def write(
             part = redactor.frame(schema.conform(chunk, declared).filter(keep))
             if predicate is not None:
                 part = part.filter(predicate)
-            yield part.select(with_columns) if with_columns else part
+            part = part.select(with_columns) if with_columns else part
+            yield from part.iter_slices(_SLICE)  # a sink holds several at once
 
     lazy = register_io_source(rows, schema=schema.dtypes(declared))
     if columns:

@@ -12,10 +12,12 @@ Why in two steps: arguments and quoted lines are cleaned where they are read, an
 from __future__ import annotations
 
 import re
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import date
+from hashlib import blake2b
 from typing import TypeVar
 
 import polars as pl
@@ -24,6 +26,9 @@ from loganalyze import formats
 from loganalyze.model import Report, Series, SessionData
 
 REMOVED = "[removed]"
+#: Addresses that get a number; further ones get a code, which needs no memory to stay the same
+#: over a run, and whose key nobody keeps.
+MAX_NUMBERED = 20_000
 _USER = "[user]"
 
 #: Arguments whose value is a secret, or free-form text that often carries one.
@@ -183,6 +188,7 @@ class Redactor:
         self._short: dict[str, str] = {}
         self._numbers = 0
         self._addresses: dict[str, str] = {}
+        self._key = secrets.token_bytes(16)
         self._names: dict[str, str] = {}
         #: Names that were given to logs, and how many asked for each.
         self._taken: dict[str, int] = {}
@@ -360,7 +366,7 @@ class Redactor:
         for name in ("source", "traceback", "message", "client", "path"):
             if name not in table.columns or table[name].null_count() == table.height:
                 continue
-            clean = self.name if name == "source" else self.line
+            clean = {"source": self.name, "client": self._client}.get(name, self.line)
             values = table[name]
             if name == "client":  # many ports of few addresses
                 values = values.str.replace(r":\d+$", "")
@@ -409,9 +415,18 @@ class Redactor:
             self.removed["user names"] += 1
         return head + self._host(name) + match[0][at - match.start() + len(name) :]
 
+    def _client(self, client: str) -> str:
+        """Return what `line` does of the client of a request, of which there may be millions."""
+        return self._numbered(client) if _ADDRESS.fullmatch(client) else self.line(client)
+
     def _numbered(self, address: str) -> str:
         self.removed["IP addresses"] += 1
-        return self._addresses.setdefault(address.lower(), f"ip-{len(self._addresses) + 1}")
+        low = address.lower()
+        if low not in self._addresses:
+            if len(self._addresses) >= MAX_NUMBERED:
+                return f"ip-{blake2b(low.encode(), digest_size=6, key=self._key).hexdigest()}"
+            self._addresses[low] = f"ip-{len(self._addresses) + 1}"
+        return self._addresses[low]
 
     def _home(self, match: re.Match[str]) -> str:
         user = match["a"] or match["b"] or match["c"]

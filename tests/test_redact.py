@@ -186,6 +186,16 @@ def test_a_whole_value_keeps_its_types():
     }
 
 
+def test_beyond_many_addresses_each_still_has_one_name(monkeypatch):
+    monkeypatch.setattr(redact, "MAX_NUMBERED", 2)
+    redactor = Redactor()
+    said = [redactor.text(f"10.0.0.{k}") for k in (1, 2, 3, 4, 3, 1)]
+    assert (said[0], said[1], said[5]) == ("ip-1", "ip-2", "ip-1")
+    assert said[2] == said[4] != said[3]
+    assert re.fullmatch("ip-[0-9a-f]{12}", said[2])
+    assert Redactor().text(said[2]) == said[2]  # what was cleaned stays as it is
+
+
 def test_a_frame_loses_addresses_and_keeps_ports():
     table = pl.DataFrame(
         {
