@@ -9,11 +9,11 @@ which no layout can be made are read field by field, too.
 from __future__ import annotations
 
 import io
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 
@@ -52,6 +52,9 @@ SERVED = ' HTTP/1.1" 200 OK'
 FREQUENT = 50
 #: Fewer lines than this are read field by field at once.
 LEARN_FROM = 48
+_T = TypeVar("_T")
+#: Records of one stretch of a log, and samples of what could not be read: line number, text.
+_Read = tuple[Rows, list[tuple[int, str]]]
 #: Lines shown of those that could not be read.
 SAMPLES, SAMPLE_CHARS = 10, 200
 
@@ -127,16 +130,15 @@ class Parser:
         self._literals = "|".join(_escaped(n) for n in searcher.literals)
         clock = _Clock(until=source.until)
         with ThreadPoolExecutor(1) as worker:
-            ahead = None
             blocks = self._reader.learned(mend(join(source.blocks(block_size))), house)
             batch = BATCH_BYTES // 2 if self._requests else BATCH_BYTES
-            for cut in _batches(blocks, searcher, counts, on_progress, batch):
-                job = worker.submit(self._frames, cut, source, counts, clock)
-                if ahead is not None and (frames := ahead.result()) is not None:
+            cuts = _batches(blocks, searcher, counts, on_progress, batch)
+            jobs = ((cut, worker.submit(self._read, cut, source)) for cut in cuts)
+            for cut, job in _one_behind(jobs):
+                frames = self._frames(cut, job.result(), source, counts, clock)
+                del cut, job  # let go of the lines
+                if frames is not None:
                     yield frames
-                ahead = job
-            if ahead is not None and (frames := ahead.result()) is not None:
-                yield frames
 
     def coverage(self, source: Source | None = None) -> Coverage:
         """Say how much was understood: of one log, or of all that were read."""
@@ -160,12 +162,19 @@ class Parser:
             ),
         )
 
-    def _frames(self, cut: Cut, source: Source, counts: _Counts, clock: _Clock) -> Frames | None:
+    def _read(self, cut: Cut, source: Source) -> _Read:
         """Read what was cut out of one stretch of a log."""
         rows, samples = Rows(), list[tuple[int, str]]()
         self._reader.house = self._houses[source.name]
         for lines in _lines(cut):
             self._read_lines(_clean(lines, cut.odd), rows, samples, source)
+        return rows, samples
+
+    def _frames(
+        self, cut: Cut, read: _Read, source: Source, counts: _Counts, clock: _Clock
+    ) -> Frames | None:
+        """Put together what was read of one stretch, while the next one is read."""
+        rows, samples = read
         room = SAMPLES - len(counts.samples)
         counts.samples += [Sample(source.name, *s) for s in sorted(samples)[:room]]
         counts.echoes += len(rows.echoes)
@@ -312,6 +321,16 @@ def _batches(
             yield searcher.take()
     searcher.finish()
     yield searcher.take()
+
+
+def _one_behind(items: Iterable[_T]) -> Iterator[_T]:
+    """Yield each item once the next one was made."""
+    made = deque[_T]()
+    for item in items:
+        made.append(item)
+        if len(made) > 1:
+            yield made.popleft()
+    yield from made
 
 
 def _lines(cut: Cut) -> Iterator[pl.DataFrame]:

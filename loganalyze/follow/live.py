@@ -113,4 +113,6 @@ class LiveReader:
         return self._read(self._searcher, self._counts, self._clock)
 
     def _read(self, searcher: Searcher, counts: parse._Counts, clock: Clock) -> Frames | None:
-        return self._parser._frames(searcher.take(), self._source, counts, clock)
+        cut = searcher.take()
+        read = self._parser._read(cut, self._source)
+        return self._parser._frames(cut, read, self._source, counts, clock)
