@@ -140,6 +140,17 @@ class Rows:
         self.kinds[kind] += n
         self.partial += n * partial
 
+    def line_nos(self) -> pl.Series:
+        """Return the lines of all records but requests, in order."""
+        parts = [p["line_no"] for f, ps in self._parts.items() if f != "request" for p in ps]
+        read = [
+            row["line_no"]
+            for (frame, _), rows in self._read.items()
+            if frame != "request"
+            for row in rows
+        ]
+        return pl.concat([*parts, pl.Series(read, dtype=pl.Int64)]).sort()
+
     def frames(self, source: str, group: str, clock: Clock) -> Frames | None:
         """Return the records in line order; None where there are none.
 

@@ -50,6 +50,8 @@ _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|na
 _ZEROS = str.maketrans("123456789", "000000000")
 _DIGITS = b"0123456789"
 _LEVEL = bytes.maketrans(_DIGITS, bytes(10 * b"0"))
+#: So many bytes before the first record wait until its head was looked at.
+EARLY = 5 << 20
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
 #: What steers a terminal.
@@ -84,6 +86,7 @@ class Reading:
         format: what it is.
         start: where its own prefix starts in the line.
         text: the record, prefix included.
+        at: where its message starts in `text`.
         anchored: where the anchor ends in `text`.
         prefix: what stands before the message.
         spans: the fields, in order of place.
@@ -92,11 +95,13 @@ class Reading:
         cut: a field that every such line has is missing; the values are not to be used.
         open_end: the line broke off, or another record follows: the end may be missing.
         echo: it stands in somebody's text, and is none of the log's own by all that is known.
+        foreign: it is written otherwise than the log's own; only `Reader.read` knows.
     """
 
     format: Format
     start: int
     text: str
+    at: int
     anchored: int
     prefix: Prefix
     spans: tuple[Span, ...]
@@ -105,6 +110,13 @@ class Reading:
     cut: bool
     open_end: bool
     echo: bool = False
+    foreign: bool = False
+
+    def quote(self) -> Reading | None:
+        """Return a foreign record as what it quotes; None of all but statistics."""
+        if self.format.frame != "batch":
+            return None
+        return _quoted(self.format, self.text, self.at, self.prefix)
 
 
 class Reader:
@@ -165,7 +177,8 @@ class Reader:
             if found and found[0][3].quote:
                 prefix = replace(prefix, quote=found[0][3].quote)
             if not found and not self.house.believes(chain_of(fmt, prefix)):
-                return [_quoted(fmt, text, m.start(), prefix)] if fmt.frame == "batch" else []
+                record = _read_record(fmt, text, 0, m.start(), len(text), prefix, text != line)
+                return [replace(record, foreign=True)]
             found.append((fmt, start, m.start(), prefix))
             done = m.end()
             if fmt.multiline or fmt.whole or fmt.closed:
@@ -193,21 +206,26 @@ class Reader:
 
     def learned(self, blocks: Iterable[Block], house: House) -> Iterator[Block]:
         """Pass on the blocks of a log, none with a record before its head was looked at."""
-        head, held = b"", list[Block]()
+        head, held, size = b"", list[Block](), 0
         for block in blocks:
-            start = 0 if head or house.size >= HEAD else first_telling(block.data)
-            if house.size >= HEAD or start < 0:
+            if house.size >= HEAD:
                 yield block
                 continue
+            start = 0 if head else first_telling(block.data)
             held.append(block)
-            head += block.data[start : start + HEAD]
+            if start >= 0:
+                if not head and size + start >= EARLY:
+                    house.since = block.first_line + block.data.count(b"\n", 0, start)
+                head += block.data[start : start + HEAD]
+            size += len(block.data)
             if len(head) >= HEAD:
                 house.see(self.styles(head[:HEAD]), HEAD)
+            if len(head) >= HEAD or (not head and size >= EARLY):
                 yield from held
                 held = []
-        if held:
+        if head and held:
             house.see(self.styles(head), HEAD)
-            yield from held
+        yield from held
 
     def styles(self, data: bytes) -> Iterator[Style]:
         """Yield what stands before the records in `data`, for `House.see`.
@@ -284,7 +302,7 @@ def _quoted(fmt: Format, text: str, at: int, prefix: Prefix) -> Reading:
     shown = prefix.text + (anchor[0] if anchor else "")
     shown += "".join(body[start:end] for start, end in fields)
     return Reading(
-        fmt, at, f"... {shown}", 0, prefix, (), {}, partial=False, cut=True, open_end=True
+        fmt, at, f"... {shown}", 4, 0, prefix, (), {}, partial=False, cut=True, open_end=True
     )
 
 
@@ -364,6 +382,7 @@ def _read_record(
         format=fmt,
         start=start,
         text=text[start:end],
+        at=at - start,
         anchored=at + anchored - start,
         prefix=prefix,
         spans=tuple(sorted(spans)),

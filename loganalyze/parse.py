@@ -35,6 +35,7 @@ from loganalyze.parts import join
 from loganalyze.prefixes import House, escape, zone_of
 from loganalyze.search import MARK, Cut, Searcher
 from loganalyze.sources import BLOCK, Block, Source
+from loganalyze.strangers import Strangers
 
 #: Lines and bytes read at once: half again as much is a twentieth faster, for 30 MB of memory.
 #: With a row for every request the rows take the memory, and half as much is as fast.
@@ -129,16 +130,21 @@ class Parser:
         searcher = Searcher(self._formats, requests=self._requests)
         self._literals = "|".join(_escaped(n) for n in searcher.literals)
         clock = _Clock(until=source.until)
+        strangers = Strangers(house)
         with ThreadPoolExecutor(1) as worker:
             blocks = self._reader.learned(mend(join(source.blocks(block_size))), house)
             batch = BATCH_BYTES // 2 if self._requests else BATCH_BYTES
             cuts = _batches(blocks, searcher, counts, on_progress, batch)
-            jobs = ((cut, worker.submit(self._read, cut, source)) for cut in cuts)
+            jobs = ((cut, worker.submit(self._read, cut, source, strangers)) for cut in cuts)
             for cut, job in _one_behind(jobs):
                 frames = self._frames(cut, job.result(), source, counts, clock)
                 del cut, job  # let go of the lines
                 if frames is not None:
                     yield frames
+        end = Cut()
+        read = self._read(end, source, strangers, last=True)
+        if (frames := self._frames(end, read, source, counts, clock)) is not None:
+            yield frames
 
     def coverage(self, source: Source | None = None) -> Coverage:
         """Say how much was understood: of one log, or of all that were read."""
@@ -162,12 +168,40 @@ class Parser:
             ),
         )
 
-    def _read(self, cut: Cut, source: Source) -> _Read:
-        """Read what was cut out of one stretch of a log."""
+    def _read(
+        self,
+        cut: Cut,
+        source: Source,
+        strangers: Strangers | None = None,
+        *,
+        last: bool = False,
+    ) -> _Read:
+        """Read what was cut out of one stretch of a log.
+
+        Args:
+            cut: the stretch.
+            source: the log.
+            strangers: its strange lines so far; None where those of each stretch are quotes.
+            last: whether the log ends here.
+        """
         rows, samples = Rows(), list[tuple[int, str]]()
-        self._reader.house = self._houses[source.name]
-        for lines in _lines(cut):
-            self._read_lines(_clean(lines, cut.odd), rows, samples, source)
+        house = self._houses[source.name]
+        for found in _lines(cut):
+            lines = _clean(found, cut.odd)
+            if house.since:
+                early, lines = _parted(lines, lines["line_no"] < house.since)
+                self._reader.house = House()
+                self._read_lines(early, rows, samples, source, None)
+            self._reader.house = house
+            self._read_lines(lines, rows, samples, source, strangers)
+        self._reader.house = house
+        while strangers is not None:
+            ours, quotes = strangers.settle(rows.line_nos(), self._reader, last=last)
+            for line in quotes.iter_rows(named=True):
+                _take(self._reader.read(line["text"]), line, rows, samples, source)
+            if ours.is_empty():
+                break
+            self._read_lines(ours, rows, samples, source, strangers)
         return rows, samples
 
     def _frames(
@@ -229,6 +263,7 @@ class Parser:
         rows: Rows,
         samples: list[tuple[int, str]],
         source: Source,
+        strangers: Strangers | None,
     ) -> None:
         """Read lines by the known layouts; learn new ones from what is left."""
         text = pl.col("text")
@@ -254,7 +289,12 @@ class Parser:
             found = None
             if patience and len(rest) >= LEARN_FROM and len(readings) == 1:
                 found = layout_of(readings[0])
-            if found is not None:
+            if strangers is not None and readings and readings[0].foreign:
+                left = strangers.take(rest, readings[0], found)
+                patience -= len(rest) - len(left) < FEW and found is not None
+                rest = left
+                continue
+            if found is not None and not readings[0].foreign:
                 layout = self._layouts.get(found.pattern, found)
                 left = _apply(layout, rest, rows, samples)
                 if len(left) < len(rest):
@@ -284,7 +324,8 @@ def _take(
 ) -> None:
     """Take the records of one line as they were read field by field."""
     line_no, seq, more = (line.get(name) or 0 for name in ("line_no", "seq", "more"))
-    for k, reading in enumerate(readings):
+    told = (reading.quote() if reading.foreign else reading for reading in readings)
+    for k, reading in enumerate(filter(None, told)):
         if reading.echo:
             rows.echoes[line_no] = reading.text[:SAMPLE_CHARS]
             continue

@@ -46,8 +46,11 @@ _DEEPEST = 16
 #: A style that fewer lines than one in so many have is none.
 RARE = 50
 
-#: So many lines of a style in a row are no quotes, whatever the others are.
+#: So many lines of a style in a row are no quotes, whatever the others are, where none of the
+#: others comes before, or behind, them ...
 MANY = 8
+#: ... and so many where some do.
+LONG = 400
 
 #: In a chain: nothing of SGLang's own stands before the message.
 BARE = "bare"
@@ -262,13 +265,17 @@ class House:
     """How the records of a log are written: the styles that its head shows.
 
     Without a record seen yet, every prefix that could be a wrapper's is believed.
+
+    Attributes:
+        size: bytes of the head that were looked at.
+        since: number of the first line that this is told of; what stands above is believed.
     """
 
     def __init__(self) -> None:
         self._seen: Counter[Style] = Counter()
         self._places: dict[Style, tuple[int, int]] = {}
         self._believed: frozenset[tuple[str, ...]] = frozenset()
-        self.size = 0
+        self.size = self.since = 0
 
     def see(self, styles: Iterable[Style], size: int) -> None:
         """Take note of the styles of records in `size` more bytes of the head."""
@@ -281,6 +288,8 @@ class House:
         common = [style for style, n in self._seen.items() if n >= least]
         plain = [s for s in common if not any(self._quotes(s, other) for other in common)]
         known = [s for s in plain if not any(UNKNOWN in link for link in s.chain)]
+        if known:
+            known += [s for s in plain if s not in known and self._is_apart(s, known)]
         self._believed = frozenset(style.chain for style in known or plain)
 
     def _quotes(self, style: Style, other: Style) -> bool:
@@ -289,10 +298,18 @@ class House:
         A wrapper before all lines up to some line, or from there on, quotes nothing: the log was
         put together from what two collectors wrote.
         """
-        if self._seen[style] < MANY or any(UNKNOWN in link for link in style.chain):
+        if self._seen[style] < MANY or any(map(_is_loose, style.chain)):
             return _extends(style, other)
-        (first, last), (start, end) = self._places[style], self._places[other]
-        return _extends(style, other) and first < end and start < last
+        return _extends(style, other) and not self._is_apart(style, [other])
+
+    def _is_apart(self, style: Style, others: Iterable[Style]) -> bool:
+        """Whether all lines of a style stand before all of any other, or behind them."""
+        if self._seen[style] < MANY or any(map(_is_loose, style.chain)):
+            return False
+        first, last = self._places[style]
+        return all(
+            last < self._places[other][0] or self._places[other][1] < first for other in others
+        )
 
     def believes(self, chain: tuple[str, ...]) -> bool:
         """Whether a record of this log may stand behind such a prefix."""
@@ -302,6 +319,40 @@ class House:
             or chain in self._believed
             or (*chain, BARE) in self._believed
         )
+
+    def refuses(self, chain: tuple[str, ...]) -> bool:
+        """Whether such lines stood among those that are believed: they quote them."""
+        mine = [self._places[s] for s in self._seen if s.chain in (chain, (*chain, BARE))]
+        others = [self._places[s] for s in self._seen if s.chain in self._believed]
+        return any(first < stop and start < last for first, last in mine for start, stop in others)
+
+    def join(self, other: House, *, long: bool) -> None:
+        """Believe also what another house does, of lines further down in the same log.
+
+        Args:
+            other: how those are written.
+            long: whether there were `LONG` of them: then text that is not known is believed,
+                too, but for a logger's stamp, behind which it says what others said.
+        """
+        self._believed |= {
+            chain
+            for chain in other._believed
+            if not any(map(_is_loose, chain)) or (long and not any(map(_has_stamp, chain)))
+            if not self.refuses(chain)
+        }
+
+
+def _is_loose(link: str) -> bool:
+    """Whether a link is text that anybody could have written; a key of JSON is no such text."""
+    return link.startswith(UNKNOWN) and not _is_key(link)
+
+
+def _has_stamp(link: str) -> bool:
+    return link.startswith(UNKNOWN) and not _is_key(link) and "0" in link
+
+
+def _is_key(link: str) -> bool:
+    return re.match(rf"{re.escape(UNKNOWN)}(?:json|pairs|scalar) ", link) is not None
 
 
 def _extends(style: Style, other: Style) -> bool:

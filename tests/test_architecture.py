@@ -29,6 +29,7 @@ LAYERS = [
     "prefixes",
     "records",
     "lines",
+    "strangers",
     "frames",
     "search",
     "parse",

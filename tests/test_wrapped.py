@@ -536,3 +536,71 @@ def test_a_log_that_two_collectors_wrote(other, end, tmp_path):
     frames, coverage, _ = read(tmp_path, "\n".join((*first, *last)) + "\n")
     assert sorted(frames.batch["queue_req"].to_list()) == list(range(60))
     assert coverage.lines_unrecognised == 0
+
+
+#: What the second collector puts around each line.
+OTHERS = {
+    "compose": "sglang-1  | {}",
+    "stern": "team-a sglang-0 server {}",
+    "JSON": '{{"event": "{}", "level": "info"}}',
+    "epoch": "1763604000.25 {}",
+    "CSV": '"gpu-7","{}",7',
+}
+
+
+def parsed(path, block_size):
+    parser = Parser()
+    (source,) = open_sources([str(path)])
+    parts = list(parser.read(source, block_size=block_size))
+    return pl.concat([part.batch for part in parts]), parser.coverage()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("first", ["plain", "srun"])
+def test_a_wrapper_that_changes_far_behind_the_head(other, first, tmp_path):
+    """2,000 lines are 300 KB; the rest is read, but for what stands among other lines."""
+    before = {"plain": "{}", "srun": "3: {}"}[first]
+    old, new = 2000, 60
+    lines = [before.format(own(k)) for k in range(old)]
+    lines[1800:1800] = [OTHERS[other].format(own(7))] * 300  # somebody's text
+    lines += [OTHERS[other].format(own(k)) for k in range(old, old + new)]
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(lines) + "\n")
+    for block_size in (1 << 18, 10_000, 1 << 22):
+        batch, coverage = parsed(path, block_size)
+        assert batch["queue_req"].to_list() == list(range(old + new))
+        assert batch["line_no"].is_sorted()
+        assert coverage.lines_unrecognised == 300
+
+
+def test_collectors_that_take_turns(tmp_path):
+    """Each wrote far more lines in a row than anybody quotes."""
+    wraps = ["{}", *OTHERS.values()] * 2
+    lines = [wrap.format(own(k)) for n, wrap in enumerate(wraps) for k in range(2000)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["line_no"].to_list() == list(range(1, len(lines) + 1))
+    assert coverage.lines_unrecognised == 0
+
+
+def test_quotes_in_a_row_stay_quotes(tmp_path):
+    """Fewer than eight at the end, or any number that the server's own lines follow."""
+    lines = [own(k) for k in range(3000)]
+    lines[2900:2900] = [OTHERS["compose"].format(own(7))] * 350
+    lines += [OTHERS["stern"].format(own(7))] * 7
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(3000))
+    assert coverage.lines_unrecognised == 357
+
+
+def test_what_stands_far_before_the_first_statistics(tmp_path):
+    """How records are written is not told by then: what is read does not depend on blocks."""
+    ready = "sglang-1  | [2026-11-20 09:00:00] The server is fired up and ready to roll!"
+    noise = "".join(f"loading shard {k:06d}, of {'many ' * 20}\n" for k in range(50_000))
+    assert len(noise) > 5 << 20
+    path = tmp_path / "server.log"
+    path.write_text(ready + "\n" + noise + "".join(own(k) + "\n" for k in range(60)))
+    for block_size in (1 << 18, 1 << 24):
+        (source,) = open_sources([str(path)])
+        parts = list(Parser().read(source, block_size=block_size))
+        assert pl.concat([part.event for part in parts])["kind"].to_list() == ["ready"]
+        assert sum(len(part.batch) for part in parts) == 60
