@@ -38,6 +38,7 @@ from loganalyze.prefixes import (
 )
 from loganalyze.releases import RELEASES, bounds
 from loganalyze.sources import Block
+from loganalyze.tables import Table
 
 #: Ends a text that the log broke off in the middle of a line. NUL bytes are removed
 #: from every log, so this one can only come from the reader.
@@ -127,11 +128,13 @@ class Reader:
 
     Attributes:
         house: how the log writes its records; what is written otherwise is not believed.
+        table: its columns, where it is a table.
     """
 
     def __init__(self, known: Sequence[Format]) -> None:
         self.formats = tuple(known)
         self.house = House()
+        self.table: Table | None = None
         self._by_literal: dict[str, list[int]] = {}
         for k, fmt in enumerate(self.formats):
             for literal in fmt.find:
@@ -164,7 +167,10 @@ class Reader:
             if start is None:
                 continue
             prefix = read_prefix(
-                text[start : m.start()], "" if found else text[m.end() :], m.end() - start
+                text[start : m.start()],
+                "" if found else text[m.end() :],
+                m.end() - start,
+                None if found else self.table,
             )
             prefix = self._placed(prefix)
             fmt = self.formats[int(str(m.lastgroup)[1:])]
@@ -530,10 +536,12 @@ def layout_of(reading: Reading) -> Layout | None:
         end = r"[^\x00]*$" if pos < len(text) else "$"
     elif reading.prefix.quote:
         quote = reading.prefix.quote
-        if string_end(tail, 0, quote) == len(tail) and not tail.endswith(quote):
+        if string_end(text, reading.anchored, quote) == len(text) and not tail.endswith(quote):
             return None
         # A second record on the line would bring a `#`.
         end = spread(_string_text(tail, quote)) + rf"{_LINE_END}{escape(quote)}[^#\x00]*$"
+        if string_end(text, reading.anchored, quote) <= pos:  # the writer stands behind it
+            end = r"[^#\x00]*$"
     else:
         # A comma at the end tells releases apart, blanks do not.
         own = tail[: _own_end(tail, 0)]

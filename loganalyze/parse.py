@@ -36,6 +36,7 @@ from loganalyze.prefixes import House, escape, zone_of
 from loganalyze.search import MARK, Cut, Searcher
 from loganalyze.sources import BLOCK, Block, Source
 from loganalyze.strangers import Strangers
+from loganalyze.tables import table_of
 
 #: Lines and bytes read at once: half again as much is a twentieth faster, for 30 MB of memory.
 #: With a row for every request the rows take the memory, and half as much is as fast.
@@ -186,6 +187,7 @@ class Parser:
         """
         rows, samples = Rows(), list[tuple[int, str]]()
         house = self._houses[source.name]
+        self._reader.table = table_of(source.header)
         for found in _lines(cut):
             lines = _clean(found, cut.odd)
             if house.since:

@@ -129,7 +129,9 @@ def judge(
         checked=rules.checked(outcomes),
         coverage=replace(
             coverage,
-            samples=[replace(s, text=quotes.public(s.text) or "") for s in coverage.samples],
+            samples=[
+                replace(s, text=quotes.public(s.text, s.source) or "") for s in coverage.samples
+            ],
             notes=[
                 *coverage.notes,
                 *store.notes,
@@ -185,14 +187,15 @@ class _Quotes:
 
         def quoted(item: Evidence) -> Evidence:
             line = found.get(item.source or "", {}).get(item.line_no or 0)
-            return replace(item, quote=self.public(line)) if line else item
+            return replace(item, quote=self.public(line, item.source or "")) if line else item
 
         return replace(finding, evidence=[quoted(item) for item in finding.evidence])
 
-    def public(self, line: str) -> str | None:
-        """Return what may be shown of a line, or None."""
+    def public(self, line: str, name: str) -> str | None:
+        """Return what may be shown of a line of the log of that name, or None."""
         end, word = min(
             ((line.find(w), w) for w in _PRIVATE if w in line), default=(len(line), "")
         )
-        shown = self._redactor.line(line[:end].strip()[:_QUOTE_CHARS])
+        header = self._sources[name].header if name in self._sources else ""
+        shown = self._redactor.line(line[:end].strip()[:_QUOTE_CHARS], header)
         return f"{shown} {word.strip()} …".lstrip() if word else shown or None

@@ -36,6 +36,7 @@ from loganalyze.stamps import (
     moment_of,
     zone_within,
 )
+from loganalyze.tables import Table
 
 #: SGLang's own stamp, `[2026-01-05 03:04:05`, ends here.
 STAMP_END = 20
@@ -469,13 +470,16 @@ def is_request(text: str) -> bool:
     return _ECHO.search(text) is not None
 
 
-def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
+def read_prefix(
+    text: str, after: str = "", after_at: int = 0, table: Table | None = None
+) -> Prefix | None:
     """Read what stands before a message.
 
     Args:
         text: the line up to its message.
         after: text behind the message, where a JSON wrapper may keep its stamp.
         after_at: where `after` starts, counted like `text`.
+        table: the columns, where the line is a row of a table.
 
     Returns:
         None where the message is quoted text and not a record of the server's own.
@@ -502,6 +506,12 @@ def read_prefix(text: str, after: str = "", after_at: int = 0) -> Prefix | None:
         return None
     found.rests.append((pos, pos + len(rest)))
     _read_stamps(found, own, after, after_at)
+    if table is not None:
+        line = text + " " * max(0, after_at - len(text)) + after
+        cells = table.writer_cells(line)
+        found.writers += [
+            cell[1:] for cell in _telling((_KEY_KIND[k], a, b, line[a:b]) for k, a, b in cells)
+        ]
     if own is not None:
         found.take_ranks(own.start("tags"), own.end("tags") + 1)
     elif mark is not None:
@@ -942,10 +952,14 @@ def string_end(text: str, at: int, quote: str, *, inclusive: bool = True) -> int
 
 def _stream_pattern(stream: str) -> str:
     """Return a pattern for names like `stream`: the same words, with the same blanks."""
-    return " ".join(
-        '[^ |)\\]"]+' if re.fullmatch(r"[^ |)\]\"]+", word) else spread(word)
-        for word in stream.split(" ")
-    )
+    return " ".join(map(_word_pattern, stream.split(" ")))
+
+
+def _word_pattern(word: str) -> str:
+    for others in ('[^ |)\\]",;\\t]+', '[^ |)\\]"]+'):  # a cell of a table ends at its comma
+        if re.fullmatch(others, word):
+            return others
+    return spread(word)
 
 
 def zone_of(prefix: Prefix) -> str | None:

@@ -114,6 +114,7 @@ class Source:
         notes: what went wrong while reading, in plain words.
         remarks: what a reader of the results should know about it.
         lines: number of lines, once it was read.
+        header: its first line, once that was read; of a table it names the columns.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Source:
         self.notes: list[str] = []
         self.remarks: list[str] = []
         self.lines = 0
+        self.header = ""
         self._open_stored = open_stored
         self._codecs = codecs_
         self._encoding = encoding
@@ -202,6 +204,10 @@ class Source:
             try:
                 for data, n_raw in _whole_lines(stream, size):
                     n_lines = _count_lines(data)
+                    if first_line == 1:
+                        self.header = data.partition(b"\n")[0][: 1 << 12].decode(
+                            "utf-8", "replace"
+                        )
                     if since_index >= 1 << 22:
                         self._index.append((first_line, since_index + self._index[-1][1]))
                         since_index = 0

@@ -26,6 +26,7 @@ LAYERS = [
     "mend",
     "stamps",
     "formats",
+    "tables",
     "prefixes",
     "records",
     "lines",

@@ -7,8 +7,10 @@ import polars as pl
 import pytest
 from synth import sessions
 
+from loganalyze import tables
 from loganalyze.frames import Frames
 from loganalyze.parse import Parser
+from loganalyze.redact import Redactor
 from loganalyze.sources import open_sources
 
 START = datetime(2026, 11, 20, 10, 0, 0)
@@ -387,6 +389,80 @@ WRITERS |= {
     "stern, namespaces": lambda n, k, line: f"team{n} s-0 server {line}",
     "kail": lambda n, k, line: f"team{n}/s-0[server]: {line}",
 }
+
+
+def cell(text):
+    return '"' + text.replace('"', '""') + '"'
+
+
+#: The first line of tables, as log services and hands export them, and a row of the writer `n`.
+TABLES = {
+    "by hand": ("date,host,message", lambda n, k, line: f"{at(k)},{n},{cell(line)}"),
+    "by hand, unquoted": ("date,host,message", lambda n, k, line: f"{at(k)},{n},{line}"),
+    "tabs": ("time\thost\tmessage", lambda n, k, line: f"{utc(k)}Z\t{n}\t{line}"),
+    "semicolons": ("date;host;message", lambda n, k, line: f"{at(k)};{n};{cell(line)}"),
+    "Datadog": (
+        "Date,Host,Service,Content",
+        lambda n, k, line: f'"{utc(k)}.250Z",{n},sglang,{cell(line)}',
+    ),
+    "Splunk": (
+        '"_raw","_time",host,source,sourcetype',
+        lambda n, k, line: f'{cell(line)},"{utc(k)}.000+0000",{n},"/var/log/a.log",sglang',
+    ),
+    "Kibana": (
+        '"@timestamp",message,"kubernetes.pod.name"',
+        lambda n, k, line: f'"{at(k, "%b %d, %Y @ %H:%M:%S")}.250",{cell(line)},"{n}"',
+    ),
+    "CloudWatch": (
+        "@timestamp,@message,@logStream,@log",
+        lambda n, k, line: f"{utc(k)}.250,{cell(line)},{n},1234567:/ecs/sglang",
+    ),
+    "Loki": (
+        "Time,Line,tsNs,labels",
+        lambda n, k, line: (
+            f"{epoch(k)}250,{cell(line)},{epoch(k)}250000000,{cell(json.dumps({'pod': n}))}"
+        ),
+    ),
+    "Google Cloud": (
+        "insertId,textPayload,timestamp,resource.labels.pod_name,severity",
+        lambda n, k, line: f"a{k}b,{cell(line)},{utc(k)}.25Z,{n},ERROR",
+    ),
+    "Azure": (
+        '"TimeGenerated [UTC]",PodName,ContainerName,LogMessage',
+        lambda n, k, line: f'"{utc(k)}.2500000Z",{n},sglang,{cell(line)}',
+    ),
+    "Graylog": (
+        '"timestamp","source","message"',
+        lambda n, k, line: f'"{utc(k)}.250Z","{n}",{cell(line)}',
+    ),
+}
+
+
+@pytest.mark.parametrize("names", [("gpu-a7", "gpu-b8"), ("falcon", "merlin")])
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_names_the_writers_in_a_column(table, names, tmp_path):
+    header, row = TABLES[table]
+    lines = [header, *(row(n, k, own(k)) for k in range(60) for n in names)]
+    text = "\n".join(lines) + "\n"
+    both = sessions(text)
+    assert [data.batch["queue_req"].to_list() for data in both] == [list(range(60))] * 2
+    frames, coverage, _ = read(tmp_path, text)
+    assert frames.batch["stream"].to_list() == list(names) * 60
+    assert frames.batch["time"].to_list()[::2] == [START + timedelta(seconds=k) for k in range(60)]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+    if table == "CloudWatch" and names[0] == "falcon":
+        return  # a stream may be called anything: an ordinary word gives no host away
+    shown = Redactor().line(row(names[0], 1, own(1)), header)
+    assert names[0] not in shown
+    assert "#queue-req: 1" in shown
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "date,level,message", "the host, as far as we know: gpu-a7", '"a","host"x', "host"],
+)
+def test_a_first_line_that_names_no_writers(header):
+    assert tables.table_of(header) is None
 
 
 @pytest.mark.parametrize("name", WRITERS)
