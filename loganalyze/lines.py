@@ -30,6 +30,7 @@ from loganalyze.prefixes import (
     Style,
     escape,
     is_request,
+    other_writers,
     read_prefix,
     spread,
     string_end,
@@ -490,6 +491,8 @@ class Layout:
         pieces: texts that every such line holds.
         cells: the same layout as cells, where it has only numbers and flags between commas.
         chain: what such lines are wrapped in.
+        unless: lines that match this name their writer by a key that lines of this layout lack.
+            Empty where none does.
         hits: lines read so far; the layouts with the most are tried first.
     """
 
@@ -502,7 +505,13 @@ class Layout:
     pieces: tuple[str, ...]
     cells: Cells | None
     chain: tuple[str, ...]
+    unless: str = ""
     hits: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What no other layout has."""
+        return self.pattern, self.unless
 
 
 def layout_of(reading: Reading) -> Layout | None:
@@ -563,6 +572,7 @@ def layout_of(reading: Reading) -> Layout | None:
         pieces=tuple(p for p in pieces if len(p) >= MIN_PIECE),
         cells=cells,
         chain=chain_of(reading.format, reading.prefix),
+        unless=other_writers(text) if reading.prefix.quote and '":' in text else "",
     )
 
 

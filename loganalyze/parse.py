@@ -100,7 +100,7 @@ class Parser:
             f for f in formats.load() if self._requests or f.name != "request_log"
         )
         self._reader = Reader(self._formats)
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[tuple[str, str], Layout] = {}
         self._sources: dict[str, Source] = {}
         self._counts: dict[str, _Counts] = {}
         self._houses: dict[str, House] = {}
@@ -297,7 +297,7 @@ class Parser:
                 rest = left
                 continue
             if found is not None and not readings[0].foreign:
-                layout = self._layouts.get(found.pattern, found)
+                layout = self._layouts.get(found.key, found)
                 left = _apply(layout, rest, rows, samples)
                 if len(left) < len(rest):
                     if layout is found:
@@ -313,8 +313,8 @@ class Parser:
         """Keep a layout; forget those of least use where there are too many."""
         if len(self._layouts) >= LAYOUTS:
             best = sorted(self._layouts.values(), key=lambda known: -known.hits)
-            self._layouts = {known.pattern: known for known in best[: LAYOUTS // 2]}
-        self._layouts[layout.pattern] = layout
+            self._layouts = {known.key: known for known in best[: LAYOUTS // 2]}
+        self._layouts[layout.key] = layout
 
 
 def _take(
@@ -490,6 +490,8 @@ def _apply(
     if likely.is_empty():
         return lines
     values, fits = read_layout(layout, likely)
+    if layout.unless and (told := likely["text"].str.contains(layout.unless)).any():
+        fits = ~told if fits is None else fits & ~told
     if fits is not None:
         if not fits.any():
             return lines

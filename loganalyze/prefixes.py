@@ -135,6 +135,11 @@ _JSON_STREAM = re.compile(
     rf'\\*"+(?P<key>{"|".join(map(re.escape, _KEY_KIND))})\\*"+\s*:\s*'
     r'(?:\{[^{}]{0,200}?\\*"+(?:name|id)\\*"+\s*:\s*)?\\*"+(?P<name>[\w./@:-]+)'
 )
+#: The same without the name, in Python's and Polars' syntax.
+_WRITER_KEYS = r'"(?:%s)\\*"+\s*:'
+_WRITER_KEY = re.compile(
+    _WRITER_KEYS.replace("?:", "?P<key>", 1) % "|".join(map(re.escape, _KEY_KIND))
+)
 #: Before a tag that `docker run` was given; elsewhere one may mean anything.
 _ATTRIBUTES = re.compile(r'\\*"+attrs\\*"+\s*:\s*\{[^{}]*$')
 #: What tells the processes of one place apart: a pid in brackets, behind its name, or alone.
@@ -438,6 +443,12 @@ def _stream_of(record: dict[str, object], depth: int = 3) -> str | None:
     return " ".join(name for _, name in _telling(names)) or next(
         (found for v in inner if (found := _stream_of(v, depth - 1))), None
     )
+
+
+def other_writers(line: str) -> str:
+    """Return a pattern for lines of JSON with a key that names a writer and is not in `line`."""
+    known = {m["key"] for m in _WRITER_KEY.finditer(line)}
+    return _WRITER_KEYS % "|".join(re.escape(key) for key in _KEY_KIND if key not in known)
 
 
 _Name = TypeVar("_Name", bound=tuple[Any, ...])

@@ -535,6 +535,20 @@ def test_a_server_that_starts_again_has_new_processes(wrap, ranks):
     assert old.session.ended_by == "crash"
 
 
+@pytest.mark.parametrize("first", [{}, {"container": "c"}, {"host": "h"}])
+@pytest.mark.parametrize("behind", [True, False])
+def test_writers_that_the_first_lines_do_not_name(first, behind, tmp_path):
+    def wrap(k, **names):
+        said = {"message": own(k), "level": "info"}
+        return json.dumps({**said, **names} if behind else {**names, **said})
+
+    pods = ("s-1", "s-2")
+    lines = [wrap(k, **first) for k in range(60)]
+    lines += [wrap(k, **first, kubernetes={"pod_name": n}) for k in range(60, 120) for n in pods]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["stream"].to_list() == [*first.values(), None][:1] * 60 + [*pods] * 60
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
