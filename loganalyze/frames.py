@@ -18,6 +18,7 @@ from loganalyze import schema
 from loganalyze.lines import Cells, Layout, Reading
 from loganalyze.prefixes import STAMP_END
 from loganalyze.schema import Column
+from loganalyze.stamps import TRANSLATIONS, has_date
 
 _RELEASE = (
     Column("release_lo", pl.Int16, "", "First of `releases.RELEASES` that prints this."),
@@ -295,7 +296,7 @@ def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr
 
 def _dated(clock: str | None) -> pl.Expr:
     """Return whether stamps have a date; null where there are none."""
-    dated = None if clock is None else clock != "clock"
+    dated = None if clock is None else has_date(clock)
     return pl.lit(dated, dtype=pl.Boolean).alias("time_has_date")
 
 
@@ -336,13 +337,17 @@ def _time(clock: str) -> pl.Expr:
     if clock == "fraction":
         date = stamp.str.slice(0, 10).str.replace_all("/", "-", literal=True)
         stamp = date + pl.lit(" ") + stamp.str.slice(11)
-    elif clock == "clock":
+    if "%b" in clock or "%P" in clock:
+        for words, english in TRANSLATIONS:
+            stamp = stamp.str.replace_all(words, english)
+    form = _FORMS.get(clock, clock)
+    if not has_date(clock):
         stamp = pl.lit("1970-01-01 ") + stamp
+        form = "%Y-%m-%d " + form.removeprefix("%Y-%m-%d ")
     if _lacks_year(clock):
         stamp = pl.lit(f"{_NO_YEAR} ") + stamp
-    form = _FORMS.get(clock, clock)
     time = stamp.str.to_datetime(form, time_unit="ms", strict=False, cache=False)
-    return time if clock == "clock" or _lacks_year(clock) else _sane(time)
+    return _sane(time) if has_date(clock) and not _lacks_year(clock) else time
 
 
 def _sane(time: pl.Expr) -> pl.Expr:

@@ -27,6 +27,7 @@ from loganalyze.stamps import (
     DATED,
     EPOCH,
     FRACTION,
+    HALF_CLOCK,
     OTHER,
     WEEKDAY,
     ZONE,
@@ -62,7 +63,7 @@ UNKNOWN = "? "
 _MORE = r":?[0-9]| ?[AaPp][Mm]\b"
 OWN = re.compile(
     rf"(?P<open>\[)?"
-    rf"(?P<stamp>(?<=\[)(?:{OTHER})|(?:{DATE}[ T])?{CLOCK}{FRACTION}(?!{_MORE})"
+    rf"(?P<stamp>(?<=\[)(?:{OTHER}|{HALF_CLOCK})|(?:{DATE}[ T])?{CLOCK}{FRACTION}(?!{_MORE})"
     rf"|(?<=\[){EPOCH}(?=[0-9 ,|:\]]))(?:(?<=[0-9]{{13}})(?:[0-9]{{3}}){{1,2}})?"
     rf"(?: ?(?P<zone>{ZONE})(?=[\], |]))?"
     r"(?P<tags>(?:[ ,|]{1,3}(?:[A-Za-z_][\w.]*(?:-[0-9]+|\[[0-9]+\]|[=:][\w.-]+)?|[0-9]+))*)\] "
@@ -83,7 +84,7 @@ _ANY_DATED = re.compile(
     rf"(?<![\d.])(?<!\d:){DATE}[ T_]{CLOCK}{FRACTION}(?!{_MORE})"
     rf"|(?<![\d./-])(?<!\d:)(?:(?<=\b[IWEF])|(?<![A-Za-z]))(?:{OTHER})(?!\d|:\d)"
 )
-_ANY_CLOCK = re.compile(rf"(?<![\d.-])(?<!\d:){CLOCK}{FRACTION}(?!{_MORE})")
+_ANY_CLOCK = re.compile(rf"(?<![\d.-])(?<!\d:)(?:{HALF_CLOCK}|{CLOCK}{FRACTION}(?!{_MORE}))(?!\d)")
 _ANY_EPOCH = re.compile(rf"(?<![\w.:/-]){EPOCH}(?=(?:[0-9]{{3}}){{0,2}}(?!\w|[.:][0-9]|[/-]))")
 _ZONE = re.compile(rf" ?({ZONE})(?!\w|:[0-9])")
 #: A message may follow a delimiter, but not stand in the middle of a sentence.
@@ -91,10 +92,14 @@ _DELIMITED = re.compile(r"(?:^|[|:\]>)\-\t\r\u2013\u2014\u2022\u00b7\u203a]|\w\.
 #: A stamp and at most a host, a level and SGLang's module: a logger's line, as
 #: `%(asctime)s %(levelname)s %(message)s` is, though nothing but a blank sets its message off.
 _STAMPED = re.compile(
-    rf"\s*(?:{WEEKDAY},? )?(?:{OTHER}|(?:{DATE}[ T])?{CLOCK}{FRACTION}|{EPOCH})"
+    rf"\s*(?:{WEEKDAY},? )?(?:{OTHER}|{HALF_CLOCK}|(?:{DATE}[ T])?{CLOCK}{FRACTION}|{EPOCH})"
     rf"(?: ?(?:{ZONE}|{ABBREVIATION})(?!\w))?"
     r"(?:\s+(?=[A-Za-z][\w.]*[0-9-])[\w.-]{1,64})?"
     r"(?:\s+\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?)?(?:\s+sglang[.\w]{0,80})?\s+"
+)
+#: A date, or a number, and a clock: a stamp of any kind, and no word beside it.
+_NUMERIC = re.compile(
+    r"(?=[^:]{0,24}:[0-9]{2}:)[\s\d.,:;/|()\[\]+-]{5,48}(?:[AaPp][Mm]\b[\s|\])]*)?(?<=[\s|])"
 )
 _EPOCH = re.compile(
     r"""\\*["']+(?:ts|time|timestamp|created|@timestamp|date|timeUnixNano|"""
@@ -194,12 +199,20 @@ _SENTENCE = re.compile(r"(?<![\w.@/-])[A-Za-z]+ [a-z]+ [a-z]+")
 #: A logging format of the user's own, which names SGLang's module.
 _SGLANG = re.compile(rf"[\[(]?{DATE}[ T]{CLOCK}\b.{{1,80}}\bsglang[.\w]*\b")
 _NAME = re.compile(r"[A-Za-z0-9_](?:[\w.@/+:-]*\w)?")
-_SHAPE_STAMP = re.compile(rf"(?:{DATED}|{CLOCK}(?:[.,][0-9]+)?)(?: ?(?:{ZONE})(?!\w))?")
+_SHAPE_STAMP = re.compile(
+    rf"(?:{DATED}|{HALF_CLOCK}|{CLOCK}(?:[.,][0-9]+)?)(?: ?(?:{ZONE})(?!\w))?"
+)
+#: What loggers print beside a stamp.
+_LOGGER = re.compile(
+    r"(?<![\w.])(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|sglang[.\w]{0,80})(?![\w.])"
+    rf"|{ABBREVIATION}(?!\w)|{WEEKDAY}"
+)
 _CSV_CELL = re.compile(r'[^",;\t]*[,;\t]')
 _CSV_QUOTED = re.compile(r'"(?:[^"]|"")*"(?=[,;\t])[,;\t]')
 #: What differs between lines of one shape: numbers, and names made of them.
 NUMBERS = re.compile(r"([0-9a-f]{8,}(?:-[0-9a-f]{4,})*|[0-9]+)")
 _QUOTES = frozenset("\"'")
+_LOOSE = re.compile(rf"{re.escape(UNKNOWN)}(?!(?:json|pairs|scalar|logger) )")
 
 
 class Span(NamedTuple):
@@ -349,16 +362,12 @@ class House:
 
 
 def _is_loose(link: str) -> bool:
-    """Whether a link is text that anybody could have written; a key of JSON is no such text."""
-    return link.startswith(UNKNOWN) and not _is_key(link)
+    """Whether a link is text that anybody could have written: no key, no logger's stamp alone."""
+    return _LOOSE.match(link) is not None
 
 
 def _has_stamp(link: str) -> bool:
-    return link.startswith(UNKNOWN) and not _is_key(link) and "0" in link
-
-
-def _is_key(link: str) -> bool:
-    return re.match(rf"{re.escape(UNKNOWN)}(?:json|pairs|scalar) ", link) is not None
+    return _is_loose(link) and "0" in link
 
 
 def _extends(style: Style, other: Style) -> bool:
@@ -375,6 +384,7 @@ def style_of(prefix: Prefix, before: str) -> Style:
 
 
 def _is_prose(text: str) -> bool:
+    text = _SHAPE_STAMP.sub("0", text)
     return bool(_PROSE.search(text) or _SENTENCE.search(text))
 
 
@@ -623,11 +633,15 @@ class _Found:
             return True
         if len(rest) > MAX_REST or _QUOTES & set(rest) or _is_prose(rest):
             return False
-        if delimited and not (_DELIMITED.search(rest) or _STAMPED.fullmatch(rest)):
+        is_stamp = _NUMERIC.fullmatch(rest) is not None
+        if delimited and not (is_stamp or _DELIMITED.search(rest) or _STAMPED.fullmatch(rest)):
             return False
         if _SGLANG.match(rest) or ("\ufffd" in rest and not re.search(r"\w{2}", rest)):
             return True  # a logging format of the user's own; damaged bytes
-        self.chain.append(UNKNOWN + _shape(rest))
+        said, n_stamps = _SHAPE_STAMP.subn(" ", rest)
+        letters = re.search(r"[^\W\d_]", _LOGGER.sub(" ", said))
+        kind = "logger " * (is_stamp or (n_stamps > 0 and letters is None))
+        self.chain.append(f"{UNKNOWN}{kind}{_shape(rest)}")
         return True
 
 

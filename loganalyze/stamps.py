@@ -3,8 +3,7 @@
 A stamp is found by a pattern, and told by its text how it is to be read: `clock_of` names a form
 that Polars reads, `like` gives a pattern for stamps that are written in the same way. What day
 and month of 03/04/2026 are cannot be told, but for a clock of twelve hours; such a date is
-passed over. Months and weekdays are English, as loggers print them whatever the locale, or
-numbers.
+passed over. Weekdays are English; months and halves of the day may be of some other languages.
 """
 
 from __future__ import annotations
@@ -21,36 +20,72 @@ ZONE = r"(?:UTC|GMT)[+-][0-9]{1,2}(?::[0-9]{2})?|Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9
 #: Names of zones; most mean several, so that they tell nothing.
 ABBREVIATION = r"(?:[A-Z]{2,4}T|MSK)"
 
-#: Names in full or short, and other words that begin like them: those give no time.
-_MONTH = (
-    r"(?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
+#: Names of months in other languages than English: German, French, Spanish, Portuguese.
+_MONTHS = {
+    "Jan": "januar|janvier|janv|enero|ene|janeiro",
+    "Feb": "februar|février|fevrier|févr|fevr|febrero|fevereiro|fev",
+    "Mar": "märz|maerz|mär|mrz|mars|marzo|março|marco",
+    "Apr": "avril|avr|abril|abr",
+    "May": "mai|mayo|maio",
+    "Jun": "juni|juin|junio|junho",
+    "Jul": "juli|juillet|juil|julio|julho",
+    "Aug": "août|aout|agosto|ago",
+    "Sep": "septembre|sept|septiembre|setiembre|setembro|set",
+    "Oct": "oktober|okt|octobre|octubre|outubro|out",
+    "Nov": "novembre|noviembre|novembro",
+    "Dec": "dezember|dez|décembre|decembre|déc|diciembre|dic|dezembro",
+}
+#: What the forms of `clock_of` have as `%b` and `%P`, and the same in English; patterns in
+#: Python's and Polars' syntax.
+TRANSLATIONS = (
+    *((rf"(?i)\b(?:{names})\b", english) for english, names in _MONTHS.items()),
+    ("上午|午前|오전", "AM"),
+    ("下午|午後|오후", "PM"),
+)
+_TRANSLATED = re.compile("|".join(name for name, _ in TRANSLATIONS).replace("(?i)", ""), re.I)
+#: A month's name beside a year: any word, for it is told later. A list of names would take long
+#: to compile, as often as it is used.
+_MONTH = r"[^\W\d_]{3,10}\.?"
+#: The same without a year: a word that begins like a month's name, or is cut short with a point.
+_BARE_MONTH = (
+    r"(?:[JFMASOND][abceégiknoprucvä][nbrylgptvcziûoe][^\W\d_]{0,7}\.?|[^\W\d_]{3,5}\."
     r"|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC)"
 )
 WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
-_DAY = r"(?: ?[1-9]|[0-3][0-9])"
+_DAY = r"(?:(?: ?[1-9]|[0-3][0-9])\.?)"
 _HALF = r" ?[AaPp][Mm]"
-_ANY_CLOCK = rf"[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]{{1,9}}|:[0-9]{{3}})?(?:{_HALF})?"
+_HALF_FIRST = r"(?:上午|下午|午前|午後|오전|오후)"
+_ANY_CLOCK = (
+    rf"(?:{_HALF_FIRST} ?)?[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]{{1,9}}|:[0-9]{{3}})?"
+    rf"(?:{_HALF}\b)?"
+)
+#: A clock of twelve hours, without a date.
+HALF_CLOCK = (
+    rf"(?:{_HALF_FIRST} ?[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]{{1,9}})?"
+    rf"|[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]{{1,9}})?{_HALF}\b)"
+)
 #: Between a date and its clock.
-_JOIN = r"(?:,? {1,2}|[T:_-]|,| at | @ | - )"
+_JOIN = r"(?:,? {1,2}|[T:_-]|,| (?:at|@|-|à|às|um) )"
 #: Date and clock of other forms than ISO's. What forms share is written once: patterns of a few
 #: kB take as long to compile as a small log to read.
 _FORMS = (
     r"(?:"
-    rf"[0-9]{{4}}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} ){_DAY}"
+    rf"[0-9]{{4}}[-/ ]{_MONTH}[-/ ]{_DAY}"
     rf"|(?:{WEEKDAY},? )?"
-    rf"(?:{_MONTH} {_DAY},? [0-9]{{4}}|{_DAY}(?:-{_MONTH}-|/{_MONTH}/| {_MONTH} )[0-9]{{4}})"
+    rf"(?:{_MONTH} {_DAY},? [0-9]{{4}}"
+    rf"|{_DAY}[-/ ](?:de )?{_MONTH}[-/ ](?:de )?[0-9]{{4}})"
     r"|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{4}\.[0-9]{2}\.[0-9]{2}"
     r"|[0-9]{4}(?:-[0-9]{1,2}-|/[0-9]{1,2}/)[0-9]{1,2}"
     rf"){_JOIN}{_ANY_CLOCK}",
     rf"(?:{WEEKDAY} )?{_MONTH} {_DAY} {_ANY_CLOCK}(?: [A-Z]{{3,4}})? [0-9]{{4}}(?![-/:.]?[0-9])",
     rf"[0-9]{{1,2}}/[0-9]{{1,2}}/[0-9]{{4}},? {{1,2}}{_ANY_CLOCK}(?<=[AaPp][Mm])",
-    r"[0-9]{4}年 ?[0-9]{1,2}月 ?[0-9]{1,2}日"
-    rf"(?: ?(?:星期|周|週)?[一二三四五六日月火水木金土]曜?日?)? ?{_ANY_CLOCK}",
+    r"[0-9]{4}(?:年|년) ?[0-9]{1,2}(?:月|월) ?[0-9]{1,2}(?:日|일)"
+    rf"(?: ?\(?(?:星期|周|週)?[一二三四五六日月火水木金土]曜?日?\)?)? ?{_ANY_CLOCK}",
     r"20[0-9]{2}(?:0[1-9]|1[0-2])[0-3][0-9](?:[T_-]?[0-2][0-9][0-5][0-9][0-5][0-9](?![0-9]|:[0-9])"
     rf"(?:[.,][0-9]{{1,9}})?|[T _:-]{_ANY_CLOCK})",
     # A year of two digits, or none.
     rf"(?:(?:{WEEKDAY}, )?[0-9]{{2}}-{_MONTH}-[0-9]{{2}}"
-    rf"|{_MONTH} {_DAY}|{_DAY}[- ]{_MONTH}|(?:0[1-9]|1[0-2])-[0-3][0-9]"
+    rf"|{_BARE_MONTH} {_DAY}|{_DAY}[- ]{_BARE_MONTH}|(?:0[1-9]|1[0-2])-[0-3][0-9]"
     r"|[0-9]{1,2}月 ?[0-9]{1,2}日?"
     rf") {_ANY_CLOCK}",
     rf"(?<=[IWEF])[0-9]{{4}} {CLOCK}\.[0-9]{{6}}",
@@ -60,13 +95,19 @@ OTHER = "|".join(_FORMS)
 DATED = rf"(?:{DATE}[ T_]{CLOCK}{FRACTION}(?!:| ?[AaPp][Mm]\b)|{OTHER})"
 
 _WHOLE = "|".join(form.replace("(?<=[IWEF])", "") for form in _FORMS)
-_SYSLOG = re.compile(rf"[A-Z][a-z]{{2}} [ 0-9][0-9] {CLOCK}(?:\.[0-9]+)?")
+_ENGLISH = re.compile(
+    r"(?i:(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
+    r"|Sep(?:tember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?))"
+)
+_SYSLOG = re.compile(rf"(?P<month>[A-Z][a-z]{{2}}) [ 0-9][0-9] {CLOCK}(?:\.[0-9]+)?")
 _ISO = re.compile(rf"{DATE}[ T_]{CLOCK}{FRACTION}")
 _COMPACT = re.compile(r"[0-9]{8}(?P<join>[T_-]?)[0-9]{6}(?P<fraction>[.,][0-9]+)?")
 _PART = re.compile(
     r"(?P<clock>[0-9]{1,2}:[0-9]{2}:[0-9]{2})(?!:[0-9]{2}(?![0-9]))"
     r"(?:(?P<point>[.,]|:(?=[0-9]{3}))(?P<fraction>[0-9]+))?"
-    rf"|(?P<half>[AaPp][Mm]\b)|(?P<month>{_MONTH})(?![A-Za-z])|(?P<weekday>{WEEKDAY})"
+    rf"|(?P<half>[AaPp][Mm]\b|{_HALF_FIRST})|(?P<weekday>{WEEKDAY}(?!\w))"
+    r"|(?P<month>(?i:jan|ene|f[eé][bv]|m[aä]r|mrz|maerz|a[bpv]r|ma[iy]|ju[inl]|aug|ago|ao[uû]t|sep"
+    r"|set|o[ck]t|out|nov|d[eé][cz]|dic)[^\W\d_]{0,7})(?!\w)"
     r"|(?P<number>[0-9]+)|(?P<other>.)"
 )
 #: Of a stamp without a year: before its form, where one will be put before the stamp.
@@ -77,22 +118,23 @@ def clock_of(stamp: str) -> str:
     """Name the way a stamp is written: clock, date, epoch, fraction, syslog, or a format.
 
     A format is one of Polars' for the stamp with a point for its first comma; with `%Y ` before
-    it where the stamp has no year.
+    it where the stamp has a day, but no year. `%b` and `%P` stand for words of another language
+    than English (`TRANSLATIONS`).
     """
-    if _SYSLOG.fullmatch(stamp):
+    if (syslog := _SYSLOG.fullmatch(stamp)) and _ENGLISH.fullmatch(syslog["month"]):
         return "syslog"
     if _ISO.fullmatch(stamp):
         return "date" if len(stamp) == 19 and stamp[4] == "-" and stamp[10] == " " else "fraction"
     if compact := _COMPACT.fullmatch(stamp):
         return f"%Y%m%d{compact['join']}%H%M%S" + ("%.f" if compact["fraction"] else "")
-    if re.fullmatch(_WHOLE, stamp):
+    if re.fullmatch(_WHOLE, stamp) or re.fullmatch(HALF_CLOCK, stamp):
         return _form_of(stamp)
     return "clock" if ":" in stamp else "epoch"
 
 
 def _form_of(stamp: str) -> str:
     numbers = iter(_numbers_of(stamp))
-    half = re.search(r"[AaPp][Mm]\b", stamp) is not None
+    half = any(part["half"] for part in _PART.finditer(stamp))
     form, comma = "", False
     for part in _PART.finditer(stamp):
         if part["clock"]:
@@ -101,17 +143,19 @@ def _form_of(stamp: str) -> str:
                 plain = part["point"] == "." or (part["point"] == "," and not comma)
                 form += "%.f" if plain else f"{part['point']}%{len(part['fraction'])}f"
         elif part["half"]:
-            form += "%p"
+            form += "%P" if _TRANSLATED.fullmatch(part["half"]) else "%p"
         elif part["month"]:
-            form += "%B"
+            form += "%b" if _TRANSLATED.fullmatch(part["month"]) else "%B"
         elif part["weekday"]:
             form += "%A"
         elif part["number"]:
-            form += next(numbers)
+            form += next(numbers, part["number"])
         elif part["other"] == "," and not comma:
             form, comma = form + ".", True
         else:
             form += part["other"]
+    if "%d" not in form:
+        return form
     if "%Y" not in form and "%y" not in form:
         return _YEARLESS + form
     return form.replace("%Y ", "%Y\t", 1) if form.startswith(_YEARLESS) else form
@@ -122,6 +166,8 @@ def _numbers_of(stamp: str) -> tuple[str, ...]:
     found = [part for part in _PART.finditer(stamp) if part["number"]]
     sizes = [len(part["number"]) for part in found]
     named = any(part["month"] for part in _PART.finditer(stamp))
+    if not sizes:
+        return ()
     if sizes == [8]:
         return ("%Y%m%d",)
     if sizes == [4] and not named:
@@ -135,6 +181,11 @@ def _numbers_of(stamp: str) -> tuple[str, ...]:
     if sizes[0] == 4:
         return ("%Y", "%m", "%d")
     return ("%m", "%d", "%Y") if "/" in stamp else ("%d", "%m", "%Y")
+
+
+def has_date(clock: str) -> bool:
+    """Whether stamps written in the way that `clock_of` names say a day."""
+    return clock != "clock" and not (clock.startswith("%") and "%d" not in clock)
 
 
 def like(stamp: str) -> str:
@@ -159,8 +210,10 @@ def _like_form(stamp: str, form: str) -> str:
                 digits = f"{{{len(part['fraction'])}}}" if fixed else "+"
                 pattern += f"[{part['point']}][0-9]{digits}"
         elif part["half"]:
-            pattern += "[AaPp][Mm]"
-        elif part["month"] or part["weekday"]:
+            pattern += "[AaPp][Mm]" if part["half"].isascii() else re.escape(part["half"])
+        elif part["month"]:
+            pattern += "[^ 0-9./:-]+"
+        elif part["weekday"]:
             pattern += "[A-Za-z]+"
         elif part["number"]:
             n = len(part["number"])
@@ -187,15 +240,18 @@ def moment_of(stamp: str, year: str) -> datetime | None:
     try:
         if clock in ("date", "fraction"):
             return datetime.fromisoformat(stamp[:19].replace("/", "-").replace("_", "T"))
-        if not clock.startswith("%"):
+        if not clock.startswith("%") or not has_date(clock):
             return None
+        for words, english in TRANSLATIONS if "%b" in clock or "%P" in clock else ():
+            stamp = re.sub(words, english, stamp)
         if clock.startswith(_YEARLESS):
             stamp = f"{year} {stamp}"
         stamp = re.sub(r"(:[0-9]{2}:[0-9]{2})(?:[.,][0-9]+|:[0-9]{3})", r"\1", stamp)
         stamp = re.sub(r"^([0-9]{8}[T_-]?[0-9]{6})[.,][0-9]+", r"\1", stamp)
         form = re.sub(r"%\.f|[.,:]%[0-9]f", "", clock)
-        month = re.search(_MONTH, stamp)
-        form = form.replace("%B", "%b" if month and len(month[0]) == 3 else "%B")
+        month = next((part["month"] for part in _PART.finditer(stamp) if part["month"]), "")
+        form = form.replace("%B", "%b" if len(month) == 3 else "%B")
+        form = form.replace("%P", "%p")
         weekday = re.search(WEEKDAY, stamp)
         form = form.replace("%A", "%a" if weekday and len(weekday[0]) == 3 else "%A")
         return datetime.strptime(stamp.replace(",", ".", 1), form)

@@ -30,6 +30,13 @@ FORMS = {
     "%Y%m%d-%H:%M:%S": 0,
     "%Y年%m月%d日 %H:%M:%S": 0,
     "%Y年 %m月 %d日 星期五 %H:%M:%S": 0,
+    "%Y年%m月%d日 上午%I:%M:%S": 0,
+    "%Y年%m月%d日(金) %H:%M:%S": 0,
+    "%Y년 %m월 %d일 오전 %I:%M:%S": 0,
+    "%d. November %Y %H:%M:%S": 0,
+    "%d de noviembre de %Y %H:%M:%S": 0,
+    "%d nov. %Y à %H:%M:%S": 0,
+    "%d/nov/%Y:%H:%M:%S": 0,
 }
 #: What stands around it.
 AROUND = ("{} ", "[{}] ", "{} - INFO - ", "{}: ", "{}\t", "INFO | {} | ", "{} gpu-7 sglang[42]: ")
@@ -75,6 +82,88 @@ def test_a_date_without_a_year(before, tmp_path):
     frames, coverage, _ = read(tmp_path, None)
     assert frames.batch["time"].to_list() == [datetime(2024, 11, 20, 10, 0, k) for k in range(6)]
     assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "month"),
+    [
+        *((name, 1) for name in ("Januar", "janvier", "janv.", "enero", "ene", "janeiro")),
+        *((name, 2) for name in ("Februar", "février", "févr.", "febrero", "fevereiro", "fev")),
+        *((name, 3) for name in ("März", "Mär", "Mrz", "mars", "marzo", "março")),
+        *((name, 4) for name in ("avril", "avr.", "abril", "abr")),
+        *((name, 5) for name in ("Mai", "mai", "mayo", "maio")),
+        *((name, 6) for name in ("Juni", "juin", "junio", "junho")),
+        *((name, 7) for name in ("Juli", "juillet", "juil.", "julio", "julho")),
+        *((name, 8) for name in ("août", "agosto", "ago")),
+        *((name, 9) for name in ("sept.", "septembre", "septiembre", "setembro", "set")),
+        *((name, 10) for name in ("Oktober", "Okt", "octobre", "octubre", "outubro", "out")),
+        *((name, 11) for name in ("novembre", "noviembre", "novembro")),
+        *((name, 12) for name in ("Dezember", "Dez", "décembre", "déc.", "diciembre", "dez")),
+    ],
+)
+def test_months_of_other_languages(name, month, tmp_path):
+    lines = "".join(f"20 {name} 2026 10:00:{k:02d} {body(k)}\n" for k in range(60))
+    frames, coverage, _ = read(tmp_path, lines)
+    assert frames.batch["time"].to_list() == [
+        datetime(2026, month, 20, 10, 0, k) for k in range(60)
+    ]
+    assert coverage.lines_unrecognised == 0
+
+
+def test_a_word_for_a_month_gives_no_time(tmp_path):
+    lines = "".join(f"20 Floréal 2026 10:00:{k:02d} - {body(k)}\n" for k in range(6))
+    frames, _, _ = read(tmp_path, lines)
+    assert frames.batch["time"].to_list() == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("before", "hour"),
+    [
+        ("02:00:{:02d} PM ", 14),
+        ("2:00:{:02d} am - INFO - ", 2),
+        ("[12:00:{:02d}.000 AM TP0] ", 0),
+        ("12:00:{:02d}PM | ", 12),
+        ("下午02:00:{:02d} | ", 14),
+        ("[午前 2:00:{:02d}] ", 2),
+    ],
+)
+def test_a_clock_of_twelve_hours_without_a_date(before, hour, tmp_path):
+    lines = "".join(f"{before.format(k)}{body(k)}\n" for k in range(60))
+    frames, coverage, _ = read(tmp_path, lines)
+    assert frames.batch["time"].to_list() == [datetime(1970, 1, 1, hour, 0, k) for k in range(60)]
+    assert not frames.batch["time_has_date"].any()
+    assert coverage.lines_unrecognised == 0
+
+
+def test_midnight_on_a_clock_of_twelve_hours(tmp_path):
+    stamps = ["11:59:58 PM", "11:59:59 PM", "12:00:00 AM", "12:00:01 AM"]
+    lines = [f"[{stamp} TP0] {body(k)}\n" for k, stamp in enumerate(stamps)]
+    frames, _, _ = read(tmp_path, "".join(lines))
+    assert frames.batch["time"].to_list() == [
+        datetime(1970, 1, 1, 23, 59, 58) + timedelta(seconds=k) for k in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "02:00:{:02d} PM {}",
+        "20.11.26 10:00:{:02d} {}",
+        "11/20/2026 10:00:{:02d} - INFO - {}",
+        "20. Nov 2026 10:00:{:02d} INFO sglang.srt.scheduler: {}",
+        "[20.11. 10:00:{:02d}] INFO: {}",
+    ],
+)
+@pytest.mark.parametrize("other", ["{}", "sglang-1  | {}", "team-a sglang-0 server {}"])
+@pytest.mark.parametrize("said", [own, body])
+def test_a_half_with_stamps_of_another_kind(before, other, said, tmp_path):
+    """It is read whether or not its stamps are; not where the halves stand in each other."""
+    one = [other.format(own(k)) for k in range(30)]
+    two = [before.format(k, said(k)) for k in range(30)]
+    for lines in (one + two, two + one):
+        frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+        assert len(frames.batch) == 60
+        assert coverage.lines_unrecognised == 0
 
 
 def test_the_zone_of_a_date_without_a_year(tmp_path):
