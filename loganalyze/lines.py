@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from loganalyze import formats
 from loganalyze.formats import Format
-from loganalyze.mend import HEAD, TELLING_LINES, TELLING_PATTERN, first_telling
+from loganalyze.mend import EARLY, HEAD, TELLING_LINES, TELLING_PATTERN, first_telling
 from loganalyze.prefixes import (
     BARE,
     GPU,
@@ -52,8 +52,6 @@ _LABELLED = re.compile(r"[^,:=]+(?:: |=)(?:-?[0-9]+(?:\.[0-9]+)?%?|True|False|na
 _ZEROS = str.maketrans("123456789", "000000000")
 _DIGITS = b"0123456789"
 _LEVEL = bytes.maketrans(_DIGITS, bytes(10 * b"0"))
-#: So many bytes before the first record wait until its head was looked at.
-EARLY = 5 << 20
 #: A shorter text tells too little about a line.
 MIN_PIECE = 4
 #: What steers a terminal.
@@ -338,6 +336,8 @@ def _read_record(
     body, open_end = text[at:end], broken_off or end < len(text)
     if (fmt.whole or fmt.multiline) and prefix.quote:
         body = _whole_text(text, at, prefix) or body
+    elif fmt.whole:
+        body = body[: _own_end(body, max(map(body.rfind, ")}")) + 1)]
     elif prefix.quote and fmt.frame in ("batch", "startup"):  # what is beside may be anybody's
         body = body[: string_end(body, 0, prefix.quote, inclusive=False)]
     spans: list[Span] = []
@@ -430,7 +430,8 @@ def _own_end(body: str, at: int) -> int:
     """Return where a message ends whose last field ends at `at`, before what others put there."""
     rest = body[at:].lstrip(", ")
     if rest and formats.behind().fullmatch(rest.strip()):
-        return len(body) - len(rest)
+        end = len(body) - len(rest)
+        return end - (body[:end].endswith(" ") and rest[0] != "<")  # a tag stands without a blank
     return len(body)
 
 

@@ -8,6 +8,7 @@ joined as `parts` does it: the whole stands on its first line, so line numbers s
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -19,6 +20,8 @@ from loganalyze.sources import Block
 
 #: Bytes of a log, from its first record on, that show how it is written.
 HEAD = 1 << 18
+#: So many bytes before the first record wait until it shows how the log is written.
+EARLY = 5 << 20
 #: On the lines that show how a log writes its records; so many of them are looked at.
 TELLING = (
     b" batch",
@@ -74,11 +77,24 @@ _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], byt
     (re.compile(rb"&quot;|&#34;"), b'"'),
     (re.compile(rb"&#(?:39|x27);|&apos;"), b"'"),
     (re.compile(rb"&amp;|&#38;"), b"&"),
+    # Numbers of lines, as `less -N`, `cat -n` and `grep -n` put before them.
+    (re.compile(rb"(?m)^ *[0-9]{1,9}(?:[:\t]| {1,2})"), b""),
     # Colours whose escape was spelled out, or lost.
     (re.compile(rb"(?:(?<!\\)\\+(?:x1[bB]|033|e)|#033|\^\[|\xe2\x90\x9b)\[[0-9;]{0,12}m"), b""),
     (re.compile(rb"(?<![\x1bbB])\[[0-9]{1,3}(?:;[0-9]{1,3}){0,4}m"), b""),
 )
 
+
+_NUMBERED = len(_REPAIRS) - 3
+_ENTITIES = {k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.pattern.startswith(b"&")}
+#: Quotes of the server's own, not of a prompt, as HTML writes them.
+_ENTITY = re.compile(
+    rb" - (?:&quot;|&#34;)[A-Z]+ /|  File (?:&quot;|&#34;)/"
+    rb"|server_args=[^\n]{0,8192}?=(?:&(?:quot|#34|#39|#x27|apos);|'\{&(?:quot|#34);)"
+)
+_LINE_NUMBER = re.compile(rb" *([0-9]{1,9})(?:[:\t]| {1,2})")
+#: So many lines of a log must be numbered.
+_COUNTED = 16
 
 #: Ends a colour; the last of the repairs is done only where it is there.
 _RESET = b"[0m"
@@ -117,46 +133,57 @@ def first_telling(data: bytes) -> int:
 
 
 def mend(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks of a log as if nobody had copied it, from its first record on."""
+    """Yield the blocks of a log as if nobody had copied it, `EARLY` before its first record."""
     head, held, menders = b"", list[Block](), list[Mender]()
+    size = first = 0
     known = False
     for block in blocks:
         if known:
             yield from menders[0].feed(block) if menders else (block,)
             continue
-        start = 0 if held else first_telling(block.data)
-        if start < 0:
-            yield block
-            continue
+        start = 0 if head else first_telling(block.data)
         held.append(block)
-        head += block.data[start : start + HEAD]
+        if start >= 0:
+            first = first if head else size + start
+            head += block.data[start : start + HEAD]
+        size += len(block.data)
         if len(head) >= HEAD:
             known = True
-            yield from _release(held, head[:HEAD], menders)
-    if not known and held:
-        yield from _release(held, head, menders)
+            yield from _release(held, head[:HEAD], menders, early=first < EARLY)
+        elif not head and size >= EARLY:
+            yield from held
+            held = []
+    if not known:
+        yield from _release(held, head, menders, early=first < EARLY)
     for mender in menders:
         yield from mender.finish()
 
 
-def _release(held: list[Block], head: bytes, menders: list[Mender]) -> Iterator[Block]:
+def _release(
+    held: list[Block], head: bytes, menders: list[Mender], *, early: bool
+) -> Iterator[Block]:
     """Yield the blocks that were held for the head, mended where it shows a need."""
-    habit = habit_of(head)
+    habit = habit_of(head) if head else Habit()
     if not habit:
         yield from held
         return
     mender = Mender(habit)
-    menders.append(mender)
-    first, *others = held
-    start = first_telling(first.data)
-    before = first.data.count(b"\n", 0, start)
-    if start:
-        yield Block(first.data[:start], first.first_line, before, 0)
-    rest = Block(
-        first.data[start:], first.first_line + before, first.n_lines - before, first.n_read
-    )
-    for block in (rest, *others):
-        yield from mender.feed(block)
+    for block in held:
+        if menders:
+            yield from mender.feed(block)
+            continue
+        start = first_telling(block.data)
+        before = block.data[:start] if start >= 0 else block.data
+        n_lines = before.count(b"\n") if start >= 0 else block.n_lines
+        if before:
+            n_read = block.n_read if start < 0 else 0
+            before = habit.repair(before) if early else before
+            yield Block(before, block.first_line, n_lines, n_read)
+        if start >= 0:
+            menders.append(mender)
+            first_line = block.first_line + n_lines
+            rest = Block(block.data[start:], first_line, block.n_lines - n_lines, block.n_read)
+            yield from mender.feed(rest)
 
 
 def habit_of(head: bytes) -> Habit:
@@ -176,13 +203,26 @@ def habit_of(head: bytes) -> Habit:
         if alike.total() == TELLING_LINES:
             break
     told = b"\n".join(x for x in lines.values() if b": obj=" not in x and b"server_args=" not in x)
-    repairs = tuple(k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.search(told))
+    found = {k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.search(told)}
+    if not _is_numbered(head):
+        found.discard(_NUMBERED)
+    if _ENTITY.search(head):
+        found |= _ENTITIES
+    repairs = tuple(sorted(found))
     if _RESET not in told:  # `[5m` may be minutes
         repairs = tuple(k for k in repairs if k < len(_REPAIRS) - 1)
     folded = sum(alike[shape] for shape, line in lines.items() if _is_open(line))
     if not folded or folded * 4 < alike.total():
         return Habit(repairs)
     return Habit(repairs, *_fold_of(head))
+
+
+def _is_numbered(head: bytes) -> bool:
+    """Whether the lines of a log are counted at their starts."""
+    lines = [line for line in head.split(b"\n", 2 * _COUNTED)[: 2 * _COUNTED] if line]
+    numbers = [int(m[1]) for m in map(_LINE_NUMBER.match, lines) if m]
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    return len(numbers) == len(lines) >= _COUNTED and steps == {1}
 
 
 def _is_open(line: bytes) -> bool:

@@ -633,11 +633,15 @@ class _Found:
             return True
         if len(rest) > MAX_REST or _QUOTES & set(rest) or _is_prose(rest):
             return False
+        if "\ufffd" in rest and not re.search(r"\w{2}", rest):
+            return True  # damaged bytes
         is_stamp = _NUMERIC.fullmatch(rest) is not None
         if delimited and not (is_stamp or _DELIMITED.search(rest) or _STAMPED.fullmatch(rest)):
             return False
-        if _SGLANG.match(rest) or ("\ufffd" in rest and not re.search(r"\w{2}", rest)):
-            return True  # a logging format of the user's own; damaged bytes
+        if logger := _SGLANG.search(rest):  # a logging format of the user's own
+            rest = rest[: logger.start()]
+            if not rest.strip():
+                return True
         said, n_stamps = _SHAPE_STAMP.subn(" ", rest)
         letters = re.search(r"[^\W\d_]", _LOGGER.sub(" ", said))
         kind = "logger " * (is_stamp or (n_stamps > 0 and letters is None))

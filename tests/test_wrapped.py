@@ -1,5 +1,6 @@
 """What wrappers do to whole logs: the same rows, stamps, ranks and servers as without them."""
 
+import html
 import json
 from datetime import datetime, timedelta
 
@@ -694,3 +695,61 @@ def test_what_stands_far_before_the_first_statistics(tmp_path):
         parts = list(Parser().read(source, block_size=block_size))
         assert pl.concat([part.event for part in parts])["kind"].to_list() == ["ready"]
         assert sum(len(part.batch) for part in parts) == 60
+
+
+#: What others put around line k of a log that was copied or collected.
+COPIES = {
+    "less -N": lambda k, line: f"{k + 1:7d} {line}",
+    "cat -n": lambda k, line: f"{k + 1:6d}\t{line}",
+    "grep -n": lambda k, line: f"{k + 1}:{line}",
+    "HTML": lambda k, line: ("<pre>" if not k else "") + html.escape(line),
+    "HTML, a tag around each": lambda k, line: f"<div>{html.escape(line)}</div>",
+    "Markdown": lambda k, line: ("```text" if not k else "") + line,
+    "a quote": lambda k, line: f"> {line}",
+    "an indent": lambda k, line: f"    {line}",
+    "journalctl -o short-monotonic": lambda k, line: (
+        f"[{1234 + k:5d}.123456] gpu-7 sglang[42]: {line}"
+    ),
+    "RFC 5424 with a mark": lambda k, line: f"<14>1 {utc(k)}Z gpu-7 sglang 42 - - \ufeff{line}",
+    "Ray": lambda k, line: f"(Engine pid=42) {line} [repeated 3x across cluster]",
+    "Ray, coloured": lambda k, line: (
+        f"\x1b[36m(Engine pid=42)\x1b[0m {line}\x1b[32m [repeated 2x across cluster]\x1b[0m"
+    ),
+    "a bar behind": lambda k, line: f"{line}Capturing batches: 5%|█▏  | 2/35 [00:01<00:16]",
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copied_log_says_what_the_log_said(copy, tmp_path):
+    """Lines before the first statistics and of a logger of one's own, with all that they tell."""
+    args = """ServerArgs(model_path='/m', json_model_override_args='{"a": 1}')"""
+    said = [
+        f"[{at(0)} TP0] Load weight begin. avail mem=61.37 GB",
+        f"[{at(1)}] server_args={args}",
+        *map(own, range(2, 50)),
+        f'[{at(50)}] INFO:     10.0.0.7:512 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        f"{at(51)},921 | INFO     | sglang.srt.managers.scheduler:241 | {body(51)}",
+    ]
+    plain, _, _ = read(tmp_path, "\n".join(said) + "\n", "all")
+    lines = [COPIES[copy](k, line) for k, line in enumerate(said)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n", "all")
+    assert frames.startup["line_no"].to_list() == [1, 2]
+    assert frames.startup["args_text"].to_list()[1] == args
+    assert frames.batch["queue_req"].to_list() == [*range(2, 50), 51]
+    assert frames.request["line_no"].to_list() == [51]
+    assert coverage.lines_unrecognised == 0
+    for name in ("time", "tp_rank", "release_lo", "release_hi"):
+        assert frames.batch[name].to_list() == plain.batch[name].to_list()
+
+
+def test_numbers_before_some_lines_are_no_count(tmp_path):
+    lines = [f"{7 if k == 20 else k + 1}: {own(k)}" for k in range(40)]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["stream"].to_list() == [f"{7 if k == 20 else k + 1}" for k in range(40)]
+
+
+def test_damaged_bytes_before_a_message(tmp_path):
+    text = "".join(own(k) + "\n" for k in range(40)).encode()
+    frames, coverage, _ = read(tmp_path, text.replace(b"] Decode", b"] \xff\xfeDecode", 3))
+    assert frames.batch["queue_req"].to_list() == list(range(40))
+    assert coverage.lines_unrecognised == 0

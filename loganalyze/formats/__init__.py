@@ -42,7 +42,7 @@ _FILES = ("decode", "prefill", "startup", "event", "request")
 _BEFORE = r"(?:^|[,;]\s*|[.:)\]|]\s+)"
 _ASSIGN = r"(?:: ?|=)"
 #: After a value: anything that cannot be part of it. Another writer's line may follow.
-_AFTER = r"(?!(?!INFO: )[\w%]|\.[0-9])"
+_AFTER = r"(?!(?!INFO: |[A-Z][a-z]{3,20} )[\w%]|\.[0-9])"
 
 
 @dataclass(frozen=True, slots=True)
