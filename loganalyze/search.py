@@ -69,6 +69,7 @@ _LAST_WORD = re.compile(
     rb"|\"(?:log|message|MESSAGE|msg|line)\" ?: ?\"(?:Killed|Segmentation fault|Aborted)"
     rb"(?=(?:\\[nr])*\"[^\n]*\s*$)"
 )
+_CELL_END = re.compile(rb'(?<!")"(?:[,;\t][^"]{0,200})?\s*$')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
 
@@ -334,7 +335,10 @@ def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
     ):
         return _is_raw(data, at, stop)  # no JSON around it
     line = data[at:stop].rstrip()
-    tail = _JSON_END.sub(b"", line[-TAIL:])
+    tail = line[-TAIL:]
+    if (data.count(b'"', start, at) - data.count(b'\\"', start, at)) % 2:
+        # It stands in a string or a cell; else only the prompt holds JSON.
+        tail = _CELL_END.sub(b"", _JSON_END.sub(b"", tail))
     tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
     line = line[:-TAIL] + tail
     return not line.endswith((b")", b"}", b"]")) or _is_raw(line, 0, len(line))

@@ -753,3 +753,31 @@ def test_damaged_bytes_before_a_message(tmp_path):
     frames, coverage, _ = read(tmp_path, text.replace(b"] Decode", b"] \xff\xfeDecode", 3))
     assert frames.batch["queue_req"].to_list() == list(range(40))
     assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda k, line: line,
+        lambda k, line: f"sglang-1  | {line}",
+        lambda k, line: f'<14>1 {utc(k)}Z gpu-7 sglang 42 - [meta sequenceId="{k}"] {line}',
+        lambda k, line: f'{utc(k)}Z {{container="server", pod="s-0"}} {line}',
+        lambda k, line: json.dumps({"log": line + "\n", "stream": "stderr", "time": utc(k)}),
+        lambda k, line: json.dumps({"log": json.dumps({"message": line}) + "\n"}),
+        lambda k, line: '"gpu-7","' + line.replace('"', '""') + '",7',
+    ],
+)
+def test_json_in_a_prompt_ends_no_request(wrap, tmp_path):
+    """Prompts hold objects with lines as a collector writes them, as their last word or not."""
+    fake = json.dumps({"message": own(900), "pod": "s-0", "timestamp": f"{utc(0)}Z"})
+    requests = (
+        f"Receive: obj=GenerateReqInput(rid='a', text={fake!r}, sampling_params={{}})",
+        f"Finish: obj=GenerateReqInput(rid='a', text={fake!r}), out={{'meta_info': {{}}}}",
+        f"Receive OpenAI: obj={{'messages': [{{'role': 'user', 'content': {fake!r}}}]}}",
+    )
+    said = [line for k in range(60) for line in (own(k), f"[{at(k)}] {requests[k % 3]}")]
+    text = "\n".join(wrap(k, line) for k, line in enumerate(said)) + "\n"
+    for kept in ("errors", "all"):
+        frames, coverage, _ = read(tmp_path, text, kept)
+        assert frames.batch["queue_req"].to_list() == list(range(60))
+        assert coverage.lines_unrecognised == 0
