@@ -197,7 +197,7 @@ class Parser:
             self._reader.house = house
             self._read_lines(lines, rows, samples, source, strangers)
         self._reader.house = house
-        while strangers is not None:
+        while strangers:
             ours, quotes = strangers.settle(rows.line_nos(), self._reader, last=last)
             for line in quotes.iter_rows(named=True):
                 _take(self._reader.read(line["text"]), line, rows, samples, source)

@@ -29,6 +29,10 @@ class Strangers:
         self._refused: set[_Chain] = set()
         self._lines: list[pl.DataFrame] = []
 
+    def __bool__(self) -> bool:
+        """Whether lines wait to be settled."""
+        return bool(self._lines)
+
     def take(self, lines: pl.DataFrame, reading: Reading, layout: Layout | None) -> pl.DataFrame:
         """Keep the first of some lines, and those of its layout; return the others.
 
@@ -60,8 +64,6 @@ class Strangers:
         Returns:
             Lines of a wrapper that is the log's own by now, and lines that are quotes.
         """
-        if not self._lines:
-            return pl.DataFrame(), pl.DataFrame()
         lines = pl.concat(self._lines, how="diagonal_relaxed")
         lines = lines.sort("line_no", maintain_order=True)
         run = known.search_sorted(lines["line_no"], side="left")
