@@ -118,12 +118,12 @@ def judge(
     outcomes = rules.run(split, overrides or {})
     split = rules.leaks_left_out(split, outcomes)
     quotes = _Quotes(read, redactor)
-    found = rules.costed(rules.findings(outcomes), outcomes, split)
+    found, verdict = rules.concluded(outcomes, split, profile)
     findings = [quotes.fill(f) for f in found]
     report = Report(
         tool_version=__version__,
         sources=[source.describe() for source in read],
-        verdict=rules.conclude(outcomes, split, profile),
+        verdict=verdict,
         sessions=[data.session for data in split],
         findings=findings,
         checked=rules.checked(outcomes),

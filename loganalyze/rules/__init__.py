@@ -26,7 +26,7 @@ from dataclasses import replace
 from loganalyze import signals
 from loganalyze.capacity import pool
 from loganalyze.model import SessionData
-from loganalyze.rules.conclude import DECISION_ORDER, checked, conclude, costed, findings
+from loganalyze.rules.conclude import DECISION_ORDER, checked, conclude, concluded, findings
 from loganalyze.rules.registry import (
     Case,
     Clear,
@@ -70,7 +70,7 @@ __all__ = [
     "checked",
     "checked_overrides",
     "conclude",
-    "costed",
+    "concluded",
     "findings",
     "leaks_left_out",
     "rule",

@@ -236,24 +236,42 @@ def checked(outcomes: Sequence[Outcome]) -> list[Check]:
     return out
 
 
+def concluded(
+    outcomes: Sequence[Outcome], sessions: Sequence[SessionData], profile: Profile | None = None
+) -> tuple[list[Finding], Verdict]:
+    """Return the findings of a run and the verdict: the worst cause, or why there is none.
+
+    The primary finding is the first of `findings` that no other finding explains; its evidence
+    ends with the waiting time that the headline tells of.
+    """
+    found = findings(outcomes)
+    causes = [f for f in found if f.severity >= Severity.WARNING and not f.explained_by]
+    if not causes:
+        return found, _without_a_cause(outcomes, sessions)
+    primary = causes[0]
+    status: Status = "saturated" if primary.code in _SATURATED else "degraded"
+    own = next(o for o in outcomes if (o.code, o.session) == (primary.code, primary.session))
+    data = next((s for s in sessions if s.session.id == primary.session), None)
+    waited = _waited(primary, data) if data and own.judged else None
+    cost = ""
+    if waited:
+        cost = f"it cost each request about {duration(as_float(waited.value, 0.0))} of waiting"
+        shown = replace(primary, evidence=[*primary.evidence, waited])
+        found = [shown if f is primary else f for f in found]
+    elif data and own.judged and primary.code == "CRS001":
+        cost = _lost(primary, data)
+    headline = _headline(primary, own, profile, cost, _elsewhere(primary, causes))
+    return found, Verdict(status, primary.code, headline, primary.confidence, cost)
+
+
 def conclude(
     outcomes: Sequence[Outcome], sessions: Sequence[SessionData], profile: Profile | None = None
 ) -> Verdict:
-    """Return the verdict: the worst cause, or why there is none.
+    """Return the verdict alone."""
+    return concluded(outcomes, sessions, profile)[1]
 
-    The primary finding is the first of `findings` that no other finding explains.
-    """
-    causes = [
-        f for f in findings(outcomes) if f.severity >= Severity.WARNING and not f.explained_by
-    ]
-    if causes:
-        primary = causes[0]
-        status: Status = "saturated" if primary.code in _SATURATED else "degraded"
-        own = next(o for o in outcomes if (o.code, o.session) == (primary.code, primary.session))
-        data = next((s for s in sessions if s.session.id == primary.session), None)
-        cost = _cost(primary, data) if data and own.judged else ""
-        headline = _headline(primary, own, profile, cost, _elsewhere(primary, causes))
-        return Verdict(status, primary.code, headline, primary.confidence, cost)
+
+def _without_a_cause(outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> Verdict:
     if not any(o.judged for o in outcomes) or any(o.doubt for o in outcomes):
         return Verdict("undetermined", None, _undetermined(outcomes, sessions), "low")
     waited = _unexplained_wait(outcomes, sessions)
@@ -280,32 +298,6 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
         later = one.episodes[0].first_line >= primary.episodes[0].first_line
         return f"{'then' if later else 'before that'} {said}"
     return ""
-
-
-def costed(
-    found: Sequence[Finding], outcomes: Sequence[Outcome], sessions: Sequence[SessionData]
-) -> list[Finding]:
-    """Return the findings of a run, the primary one with where its cost comes from."""
-    out = list(found)
-    for k, one in enumerate(out):
-        if one.severity >= Severity.WARNING and not one.explained_by:
-            own = next(o for o in outcomes if (o.code, o.session) == (one.code, one.session))
-            data = next((s for s in sessions if s.session.id == one.session), None)
-            waited = _waited(one, data) if data and own.judged else None
-            out[k] = replace(one, evidence=[*one.evidence, waited]) if waited else one
-            break
-    return out
-
-
-def _cost(primary: Finding, data: SessionData) -> str:
-    """Say what the primary cause cost those who sent requests; empty where none waited."""
-    first = next((e.start for e in primary.episodes if e.start and e.end), None)
-    if first and primary.code == "CRS001":
-        return _lost(data, first) if primary.severity == Severity.CRITICAL else ""
-    waited = _waited(primary, data)
-    if waited is None:
-        return ""
-    return f"it cost each request about {duration(as_float(waited.value, 0.0))} of waiting"
 
 
 def _waited(primary: Finding, data: SessionData) -> Evidence | None:
@@ -375,8 +367,11 @@ def _lasted() -> pl.Expr:
     return to_next.clip(0, GAP_S * printed.fill_null(1))
 
 
-def _lost(data: SessionData, died: datetime) -> str:
+def _lost(death: Finding, data: SessionData) -> str:
     """Say how many requests a server that died had in it, by its last lines before that."""
+    died = next((e.start for e in death.episodes if e.start and e.end), None)
+    if not died or death.severity < Severity.CRITICAL:
+        return ""
     batch = data.batch.filter(~pl.col("duplicate"))
     just = pl.col("time").is_between(died - timedelta(seconds=GAP_S), died)
     last = (
