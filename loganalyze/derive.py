@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import PurePath
 
 import polars as pl
 
@@ -75,3 +76,13 @@ def time_span(*frames: pl.DataFrame) -> tuple[datetime | None, datetime | None]:
         first if isinstance(first, datetime) else None,
         last if isinstance(last, datetime) else None,
     )
+
+
+def from_to(kind: str, first: tuple[str | None, int], last: tuple[str | None, int]) -> str:
+    """Say which lines are meant by the first and the last, as (source, line_no)."""
+    if first == last:
+        return f"{kind} {first[1]}"
+    one, other = (f" of {PurePath(source or '').name}" for source, _ in (first, last))
+    if first[0] == last[0]:
+        one = other = ""
+    return f"{kind}s {first[1]}{one} to {last[1]}{other}"

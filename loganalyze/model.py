@@ -99,7 +99,8 @@ class Capacity:
         tokens_per_req: sum(#token) / sum(#running-req) over settled decode lines.
         requests_fit: floor(kv_tokens / tokens_per_req).
         rate_per_req: decode token/s per running request over the same lines.
-        lines: first and last line of the span these were measured on.
+        lines: first and last line of the span these were measured on; `line_sources` the logs
+            that they are in, which may be two of a rotated set.
         notes: what limits these numbers, in plain words.
     """
 
@@ -113,6 +114,7 @@ class Capacity:
     rate_per_req: float | None = None
     max_running_req: int | None = None
     lines: tuple[int, int] | None = None
+    line_sources: tuple[str, str] | None = None
     step_model: StepModel | None = None
     notes: tuple[str, ...] = ()
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from loganalyze import timeline
 from loganalyze.capacity import steps
-from loganalyze.model import Capacity, SessionData
+from loganalyze.model import Capacity, Episode, SessionData
 from loganalyze.timeline import as_float
 
 _GIB = 2**30
@@ -64,19 +64,22 @@ def measure(data: SessionData) -> Capacity:
         rate_per_req=held.rate_per_req,
         max_running_req=config.max_running_req,
         lines=held.lines,
+        line_sources=held.line_sources,
         step_model=steps.fit(data, cell),
         notes=(*notes, *held.notes),
     )
 
 
-def before_leak(data: SessionData, measured: Capacity, first_line: int) -> Capacity:
+def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacity:
     """Return a capacity with what requests hold measured on the lines before a leak began.
 
     Leaked tokens are in use but no running request holds them.
     """
-    decode = _decode(data).filter(pl.col("line_no") < first_line)
+    began = (pl.col("source") == leak.source) & (pl.col("line_no") == leak.first_line)
+    decode = _decode(data)
+    decode = decode.filter(pl.col("row") < data.batch.select(began.arg_max()).item())
     held = _held(decode, measured.kv_tokens)
-    note = f"measured before line {first_line}, where tokens that nobody holds begin to grow"
+    note = f"measured before line {leak.first_line}, where tokens that nobody holds begin to grow"
     kept = [n for n in measured.notes if not n.startswith(_FEW)]
     return replace(
         measured,
@@ -84,6 +87,7 @@ def before_leak(data: SessionData, measured: Capacity, first_line: int) -> Capac
         requests_fit=held.requests_fit,
         rate_per_req=held.rate_per_req,
         lines=held.lines,
+        line_sources=held.line_sources,
         notes=(*kept, *held.notes, note),
     )
 
@@ -110,16 +114,20 @@ def _held(decode: pl.DataFrame, kv_tokens: int | None) -> Capacity:
         lines=(int(settled["line_no"][0]), int(settled["line_no"][-1]))
         if settled.height
         else None,
+        line_sources=(settled["source"][0], settled["source"][-1]) if settled.height else None,
         notes=(f"{_FEW}{settled.height} decode line" + "s" * (settled.height > 1),) if few else (),
     )
 
 
 def _decode(data: SessionData) -> pl.DataFrame:
-    """Return the decode lines with requests, of one PP and CP rank per DP rank."""
-    parts = timeline.rank_rows(data.batch) or [data.batch.clear()]
+    """Return the decode lines with requests, of one PP and CP rank per DP rank; `row` counts."""
+    batch = data.batch.with_row_index("row")
+    parts = timeline.rank_rows(batch) or [batch.clear()]
     return pl.concat(
         part.filter((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).select(
+            "source",
             "line_no",
+            "row",
             "running_req",
             "gen_throughput",
             used=pl.coalesce("token", "full_token", "gpu_token"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from loganalyze import fatal
+from loganalyze import derive, fatal
 from loganalyze.capacity import kv_bytes, memory, predict
 from loganalyze.capacity.kv_bytes import Config, Layout, Setting
 from loganalyze.capacity.memory import Memory
@@ -418,7 +418,9 @@ def _tokens_per_req(session: Session | None, given: Given) -> tuple[float | None
     capacity = session.capacity if session else None
     if capacity is None or capacity.tokens_per_req is None:
         return None, ""
-    lines = f" (lines {capacity.lines[0]} to {capacity.lines[1]})" if capacity.lines else ""
+    files = capacity.line_sources or (None, None)
+    ends = list(zip(files, capacity.lines, strict=True)) if capacity.lines else []
+    lines = f" ({derive.from_to('line', *ends)})" if ends else ""
     return capacity.tokens_per_req, (
         f"sum of #token / sum of #running-req over the decode lines after warm-up{lines}: what a "
         "request holds at a moment. It is not the mean length of finished requests: long ones "

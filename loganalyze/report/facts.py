@@ -14,6 +14,7 @@ from loganalyze.model import (
     Action,
     Capacity,
     Check,
+    Episode,
     Estimate,
     Finding,
     Lever,
@@ -397,7 +398,11 @@ def capacity_rows(s: Session) -> Iterator[Row]:
     pool_line = words.place(s.source, c.kv_tokens_line)
     size_line = words.place(s.source, config.kv_pool_line)
     start_line = words.place(s.source, config.capacity_line)
-    span = words.place(s.source, *c.lines) if c.lines else ""
+    span = ""
+    if c.lines:
+        first, last = c.line_sources or (s.source, s.source)
+        other = last if last != first else None
+        span = words.place_of(Episode(None, None, *c.lines, None, first, other))
     each = words.number(round(c.tokens_per_req, 1)) if c.tokens_per_req is not None else ""
     if c.kv_tokens is not None:
         inferred = "worked out: median of #token / token usage"

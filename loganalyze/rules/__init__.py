@@ -103,17 +103,17 @@ def leaks_left_out(
 ) -> list[SessionData]:
     """Return the sessions with their capacity measured before any leak that KV010 found."""
     began = {
-        one.session: one.finding.episodes[0].first_line
+        one.session: one.finding.episodes[0]
         for one in outcomes
         if one.code == "KV010" and one.finding
     }
 
     def measured(data: SessionData) -> SessionData:
-        own, line = data.session, began.get(data.session.id)
-        if line is None:
+        own, leak = data.session, began.get(data.session.id)
+        if leak is None:
             return data
         return replace(
-            data, session=replace(own, capacity=pool.before_leak(data, own.capacity, line))
+            data, session=replace(own, capacity=pool.before_leak(data, own.capacity, leak))
         )
 
     return [measured(data) for data in sessions]

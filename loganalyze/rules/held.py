@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from loganalyze import derive
 from loganalyze import episodes as eps
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span
@@ -82,6 +83,34 @@ class Held:
         """Return the time-weighted mean of an expression over the grid inside the spans."""
         return as_float(self.cells.select(values.mean()).item(), 0.0)
 
+    def averaged(
+        self,
+        label: str,
+        column: str | pl.Expr,
+        printed: str | pl.Expr,
+        unit: str = "",
+        digits: int = 1,
+    ) -> Evidence:
+        """Return a time-weighted mean with the lines it is of, and the one that prints most alike.
+
+        Args:
+            label: what it is called.
+            column: of the grid.
+            printed: the same, of lines.
+            unit: of the value.
+            digits: to round it to.
+        """
+        value = self.mean(column) if isinstance(column, str) else self.average(column)
+        said = pl.col(printed) if isinstance(printed, str) else printed
+        rows = self.lines.with_columns(_value=said).drop_nulls("_value")
+        # A prefill line prints the batch before its requests joined.
+        if rows["decode"].any():
+            rows = rows.filter("decode")
+        if value is None or not rows.height:
+            return shown(label, value, unit, digits=digits)
+        alike = self.at(rows, int((rows["_value"] - value).abs().arg_min() or 0))
+        return shown(label, value, unit, alike, f"time-weighted mean of {these(rows)}", digits)
+
     def line(self, column: str | pl.Expr, *, least: bool = False) -> tuple[str | None, int | None]:
         """Return (source, line_no) of the line with the highest (lowest) value of a column."""
         values = pl.col(column) if isinstance(column, str) else column
@@ -95,6 +124,18 @@ class Held:
     def at(rows: pl.DataFrame, place: int) -> tuple[str | None, int | None]:
         """Return (source, line_no) of one of some rows."""
         return rows["source"][place], int(rows["line_no"][place])
+
+
+def these(rows: pl.DataFrame) -> str:
+    """Say which lines some rows are, from the first to the last: `decode lines 12 to 90`.
+
+    Where they are of several files, each with its own: `lines 12 of a.log.1 to 90 of a.log`.
+    """
+    if not rows.height:
+        return "no line"
+    kind = "decode line" if rows["decode"].all() else "line"
+    first, last = (rows.select("source", "line_no").row(place) for place in (0, -1))
+    return derive.from_to(kind, first, last)
 
 
 def hold(ranks: Iterable[Rank], judge: Callable[[Rank], Sequence[Span]]) -> list[Held]:

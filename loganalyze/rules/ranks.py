@@ -19,6 +19,7 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    these,
     waiting,
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
@@ -135,29 +136,12 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:,.0f}",
         episodes=all_episodes([busiest[1]]),
         evidence=[
-            shown(
-                f"mean usage of {name}",
-                busiest[0],
-                "",
-                busiest[1].line("kv_usage"),
-                "time-weighted",
-                2,
+            busiest[1].averaged(f"mean usage of {name}", "usage", "kv_usage", "", 2),
+            emptiest[1].averaged(
+                f"mean usage of {emptiest[1].rank.label}", "usage", "kv_usage", "", 2
             ),
-            shown(
-                f"mean usage of {emptiest[1].rank.label}",
-                emptiest[0],
-                "",
-                emptiest[1].line("kv_usage", least=True),
-                "time-weighted",
-                2,
-            ),
-            shown(
-                f"waiting on {name}",
-                busiest[2],
-                "requests",
-                busiest[1].line(waiting(case, printed=True)),
-                "time-weighted mean",
-                0,
+            busiest[1].averaged(
+                f"waiting on {name}", waiting(case), waiting(case, printed=True), "requests", 0
             ),
             *(
                 [
@@ -255,8 +239,8 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
                 "idle ranks",
                 as_float(empty["idle"].mean(), 0.0),
                 "ranks",
-                one[0].line("running"),
-                "mean over the episodes",
+                Held.at(one[0].lines, 0) if one[0].lines.height else (None, None),
+                f"mean over {these(one[0].lines)}",
                 1,
             )
         ],
@@ -373,7 +357,12 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
             and mine[1] >= limits["min_queue"]
             and theirs[1] < limits["min_queue"]
         ):
-            rows = case.data.batch.filter(pl.col("time").is_between(start, end))
+            rows, over_there = (
+                batch.filter(pl.col("time").is_between(start, end)).with_columns(
+                    decode=pl.col("phase") == "decode"
+                )
+                for batch in (case.data.batch, other.batch)
+            )
             return Finding(
                 summary=f"{_file(own.source)} had usage {mine[0]:.2f} with {mine[1]:,.0f} "
                 "waiting while "
@@ -394,16 +383,16 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
                         f"mean usage of {_file(own.source)}",
                         mine[0],
                         "",
-                        (own.source, int(rows["line_no"][0])),
-                        "over the time that both logs cover",
+                        Held.at(rows, 0),
+                        f"mean of {these(rows)}, the time that both logs cover",
                         2,
                     ),
                     shown(
                         f"mean usage of {_file(there.source)}",
                         theirs[0],
                         "",
-                        (there.source, there.first_line),
-                        "over the time that both logs cover",
+                        Held.at(over_there, 0),
+                        f"mean of {these(over_there)}, the time that both logs cover",
                         2,
                     ),
                 ],

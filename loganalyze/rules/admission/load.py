@@ -84,10 +84,8 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
     mean, sd = as_float(running.mean(), 0.0), as_float(running.std(), 0.0)
     constant = mean > 0 and sd < 0.1 * mean
     evidence = [
-        shown(
-            "running requests", mean, "requests", worst.line("running"), "time-weighted mean", 1
-        ),
-        shown("mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3),
+        worst.averaged("running requests", "running", "running", "requests", 1),
+        worst.averaged("mean usage", "usage", "kv_usage", "", 3),
     ]
     model = worst.rank.model
     token = worst.mean("token")

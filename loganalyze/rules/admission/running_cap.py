@@ -154,23 +154,11 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
                 ),
                 _cap_from(case, inferred),
             ),
-            shown(
-                "running requests",
-                worst.mean("running"),
-                "requests",
-                worst.line("running"),
-                "time-weighted mean",
-                1,
+            worst.averaged("running requests", "running", "running", "requests", 1),
+            worst.averaged(
+                "waiting requests", waiting(case), waiting(case, printed=True), "requests", 1
             ),
-            shown(
-                "waiting requests",
-                queue,
-                "requests",
-                worst.line(waiting(case, printed=True)),
-                "time-weighted mean",
-                1,
-            ),
-            shown("mean usage", usage, "", worst.line("kv_usage"), "time-weighted", 3),
+            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
         ],
         actions=_room_for_cap(case, worst) if cut else _raise_cap(case, worst, cap, full),
         severity=severity(case, found),

@@ -266,7 +266,7 @@ def need_evidence(case: Case, held: Held) -> list[Evidence]:
     """What was free, and what admission asked for."""
     return [
         *pool_evidence(case),
-        shown("mean usage", held.mean("usage"), "", held.line("kv_usage"), "time-weighted", 3),
+        held.averaged("mean usage", "usage", "kv_usage", "", 3),
         shown(
             "free KV",
             held.mean("free"),
@@ -301,20 +301,6 @@ def need_evidence(case: Case, held: Held) -> list[Evidence]:
             "reconstructed from its start, decay and retractions",
             4,
         ),
-        shown(
-            "running requests",
-            held.mean("running"),
-            "requests",
-            held.line("running"),
-            "time-weighted mean",
-            1,
-        ),
-        shown(
-            "waiting requests",
-            held.mean("queue"),
-            "requests",
-            held.line("queue_req"),
-            "time-weighted mean",
-            1,
-        ),
+        held.averaged("running requests", "running", "running", "requests", 1),
+        held.averaged("waiting requests", "queue", "queue_req", "requests", 1),
     ]

@@ -90,13 +90,8 @@ def low_accept_length(case: Case, limits: Limits) -> Finding | Clear:
         f"{now:.2f}, at first {early:.2f}",
         episodes=all_episodes(found),
         evidence=[
-            shown(
-                "accept length",
-                now,
-                "tokens",
-                worst.line("accept_len", least=True),
-                "time-weighted mean, bonus token included",
-                2,
+            worst.averaged(
+                "accept length, bonus token included", "accept", "accept_len", "tokens", 2
             ),
             shown(
                 "accept length at first",

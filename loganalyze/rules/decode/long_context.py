@@ -80,14 +80,7 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
                 "b of the fitted model",
                 2,
             ),
-            shown(
-                "KV tokens held",
-                worst.mean("token"),
-                "tokens",
-                worst.line("t_mean"),
-                "time-weighted mean",
-                0,
-            ),
+            worst.averaged("KV tokens held", "token", "t_mean", "tokens", 0),
         ],
         actions=[
             *(

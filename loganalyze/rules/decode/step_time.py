@@ -91,14 +91,7 @@ def step_time_jump(case: Case, limits: Limits) -> Finding | Clear:
                 "median of measured / modelled time, after over before",
                 2,
             ),
-            shown(
-                "running requests",
-                worst.mean("running"),
-                "requests",
-                where,
-                "time-weighted mean",
-                1,
-            ),
+            worst.averaged("running requests", "running", "running", "requests", 1),
         ],
         actions=[
             *act(

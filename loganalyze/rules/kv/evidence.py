@@ -6,31 +6,36 @@ import math
 
 import polars as pl
 
+from loganalyze import derive
 from loganalyze.capacity.steps import MIN_LINES
 from loganalyze.model import Capacity, Evidence
-from loganalyze.rules.held import Held, shown
+from loganalyze.rules.held import Held, shown, these
 from loganalyze.rules.registry import Case
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
+
+#: A line shows a mean that it is within this share of.
+_ALIKE = 0.02
 
 
 def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:
     """The ceiling is the cause: running requests stand at pool size / tokens per request."""
     out = []
     if capacity.tokens_per_req and capacity.lines:
-        first, last = capacity.lines
-        rows = held.decode.filter(pl.col("line_no").is_between(first, last))
         ahead = " without pre-allocated" if case.signals.session.role == "decode" else ""
-        formula = f"sum #token{ahead} / sum #running-req of the decode lines {first} to {last}"
+        files = capacity.line_sources or (None, None)
+        span = derive.from_to("decode line", *zip(files, capacity.lines, strict=True))
+        off = (pl.col("own_token") / pl.col("running_req") / capacity.tokens_per_req - 1).abs()
+        alike = held.decode.filter(off <= _ALIKE)
         out.append(
             shown(
                 "tokens per running request",
                 capacity.tokens_per_req,
                 "tokens",
-                held.at(rows, int(rows["kv_usage"].arg_max() or 0))
-                if rows.height
+                held.at(alike, int(alike["kv_usage"].arg_max() or 0))
+                if alike.height
                 else (None, None),
-                formula,
+                f"sum #token{ahead} / sum #running-req of {span}",
                 1,
             )
         )
@@ -47,14 +52,12 @@ def printed_load(held: Held) -> list[Evidence]:
         (c for c in ("full_token_usage", "gpu_token_usage") if held.lines[c].drop_nulls().len()),
         "token_usage",
     )
-    fullest, mean = held.line(column), "time-weighted mean"
     peak = as_float(held.lines[column].max())
-    longest = held.line("queue_req")
-    out = [shown("highest usage", peak, "", fullest, "printed", 2)]
+    out = [shown("highest usage", peak, "", held.line(column), "printed", 2)]
     if held.lines.height > 1:
-        out.append(shown("mean usage", held.mean("full_usage"), "", fullest, mean, 3))
-    out.append(shown("running requests", held.mean("running"), "requests", fullest, mean, 1))
-    out.append(shown("waiting requests", held.mean("queue"), "requests", longest, mean, 1))
+        out.append(held.averaged("mean usage", "full_usage", column, "", 3))
+    out.append(held.averaged("running requests", "running", "running", "requests", 1))
+    out.append(held.averaged("waiting requests", "queue", "queue_req", "requests", 1))
     return out
 
 
@@ -69,8 +72,8 @@ def step_time(held: Held) -> list[Evidence]:
             "decode rate per running request",
             rate,
             "token/s",
-            held.line("gen_throughput"),
-            "gen throughput / #running-req",
+            held.at(rows, int((rows["rate_per_req"] - rate).abs().arg_min() or 0)),
+            f"sum gen throughput / sum #running-req of {these(rows)}",
             2,
         )
     ]
@@ -159,15 +162,18 @@ def cost(case: Case, held: Held) -> list[Evidence]:
     free = rank.mean(pl.when(~pl.lit(held.mask) & ~pl.col("gap")).then(pl.col("rate")), 30.0)
     best = as_float(free.max(), 0.0)
     if best > 0:
-        where = int(free.arg_max() or 0)
-        near = rank.lines.filter(pl.col("t") >= where * rank.step_s).head(1)
+        at = int(free.arg_max() or 0) * rank.step_s
+        # What a cell holds is said by the decode line that ends its interval.
+        rates = rank.lines.filter(pl.col("decode") & pl.col("gen_throughput").is_not_null())
+        near = rates.filter(pl.col("t").is_between(at - 15.0, at + 15.0))
+        near = near if near.height else rates.filter(pl.col("t") >= at).head(1)
         out.append(
             shown(
                 "decode throughput while saturated",
                 inside,
                 "token/s",
                 (None, None),
-                "tokens decoded / time",
+                f"tokens decoded / time of {these(held.decode)}",
                 0,
             )
         )
@@ -176,8 +182,10 @@ def cost(case: Case, held: Held) -> list[Evidence]:
                 "decode throughput reached unsaturated",
                 best,
                 "token/s",
-                held.at(near, 0) if near.height else (None, None),
-                "best 30 s outside the episodes",
+                held.at(near, int((near["gen_throughput"] - best).abs().arg_min() or 0))
+                if near.height
+                else (None, None),
+                f"mean of {these(near)}, the best 30 s outside the episodes",
                 0,
             )
         )
@@ -188,7 +196,7 @@ def cost(case: Case, held: Held) -> list[Evidence]:
             waited,
             "request s",
             (None, None),
-            "sum of #queue-req x time",
+            f"sum of #queue-req x time of {these(held.lines)}",
             0,
         )
     )

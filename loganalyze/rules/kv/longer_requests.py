@@ -7,7 +7,7 @@ import math
 import polars as pl
 
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import Held, act, confidence, shown
+from loganalyze.rules.held import Held, act, confidence, shown, these
 from loganalyze.rules.kv.evidence import like_the_model
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.signals import Rank
@@ -84,16 +84,14 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
                     "tokens per running request, before",
                     a0,
                     "tokens",
-                    held.line("kv_usage", least=True),
-                    "60 s mean",
+                    *_said(rank, low),
                     0,
                 ),
                 shown(
                     "tokens per running request, after",
                     a1,
                     "tokens",
-                    held.line("kv_usage"),
-                    "60 s mean",
+                    *_said(rank, high),
                     0,
                 ),
                 shown(
@@ -189,8 +187,21 @@ def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     return low, high, as_float(top[high], 0.0), as_float(settled[high], 0.0)
 
 
+#: Cells on each side over which what requests hold is taken.
+_NEAR = 10
+
+
+def _said(rank: Rank, cell: int) -> tuple[tuple[str | None, int | None], str]:
+    """Return a line that says what requests hold at a cell, and how it is worked out."""
+    rows = Held(rank, [(max(0, cell - _NEAR), min(cell + _NEAR, rank.grid.height))]).decode
+    if not rows.height:  # the last line before says what is held still
+        rows = rank.lines.filter(pl.col("decode") & (pl.col("t") <= cell * rank.step_s)).tail(1)
+    where = Held.at(rows, rows.height // 2) if rows.height else (None, None)
+    return where, f"sum #token / sum #running-req over time, {these(rows)}"
+
+
 def _per_cell(grid: pl.DataFrame, cell: int) -> float:
-    near = grid[max(0, cell - 10) : cell + 10].filter(pl.col("own_token") > 0)
+    near = grid[max(0, cell - _NEAR) : cell + _NEAR].filter(pl.col("own_token") > 0)
     running = as_float(near["running"].sum(), 0.0)
     return as_float(near["own_token"].sum(), 0.0) / running if running else 0.0
 

@@ -76,9 +76,7 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
     worst = found[0]
     evidence = [
         *pool_evidence(case),
-        shown(
-            "mean usage", worst.mean("full_usage"), "", worst.line("kv_usage"), "time-weighted", 3
-        ),
+        worst.averaged("mean usage", "full_usage", "kv_usage", "", 3),
     ]
     evidence += _forecast(worst, limits)
     return Finding(

@@ -6,7 +6,7 @@ import polars as pl
 
 from loganalyze.episodes import at_least, spans
 from loganalyze.model import Action, Finding, Severity
-from loganalyze.rules.held import act, all_episodes, hold, shown, spell, whole
+from loganalyze.rules.held import act, all_episodes, hold, shown, spell, these, whole
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 
 
@@ -63,16 +63,7 @@ def kv_held_by_prefixes(case: Case, limits: Limits) -> Finding | Clear:
         return Finding(
             summary=f"KV stays in use with nothing running {spell(case, idle_held)}",
             episodes=all_episodes(idle_held),
-            evidence=[
-                shown(
-                    "usage",
-                    idle_held[0].mean("usage"),
-                    "",
-                    idle_held[0].line("kv_usage"),
-                    "time-weighted mean",
-                    2,
-                )
-            ],
+            evidence=[idle_held[0].averaged("usage", "usage", "kv_usage", "", 2)],
             actions=_unlock(case),
             severity=Severity.WARNING,
             confidence="low",
@@ -110,7 +101,7 @@ def kv_held_by_prefixes(case: Case, limits: Limits) -> Finding | Clear:
                         per_req,
                         "tokens",
                         held.line("kv_usage"),
-                        "sum #token / sum #running-req",
+                        f"sum #token / sum #running-req of {these(held.decode)}",
                         0,
                     ),
                     shown(

@@ -158,7 +158,7 @@ def _capacity(case: Case) -> Capacity:
     """Return the session's capacity; the lines of a leak say nothing of what requests hold."""
     leak = case.earlier.get("KV010")
     measured = case.signals.capacity
-    return pool.before_leak(case.data, measured, leak.episodes[0].first_line) if leak else measured
+    return pool.before_leak(case.data, measured, leak.episodes[0]) if leak else measured
 
 
 #: Tokens per request and running requests that move apart by this factor may be a leak.

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from loganalyze.model import Evidence
-from loganalyze.rules.held import Held, shown
+from loganalyze.rules.held import Held
 
 
 def waiting_with_room(held: Held, label: str) -> list[Evidence]:
     """Return the usage of the pool that has room, called `label`, and the requests that wait."""
     return [
-        shown(
-            label,
-            held.mean("full_usage"),
-            "",
-            held.line("full_token_usage"),
-            "time-weighted",
-            3,
-        ),
-        shown(
-            "waiting requests",
-            held.mean("queue"),
-            "requests",
-            held.line("queue_req"),
-            "time-weighted mean",
-            1,
-        ),
+        held.averaged(label, "full_usage", "full_token_usage", "", 3),
+        held.averaged("waiting requests", "queue", "queue_req", "requests", 1),
     ]

@@ -17,6 +17,7 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    these,
 )
 from loganalyze.rules.kv.room import more_room
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
@@ -120,25 +121,9 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         episodes=all_episodes(found),
         evidence=[
             *pool_evidence(case),
-            shown(
-                "waiting for preallocation",
-                worst.mean("prealloc"),
-                "requests",
-                worst.line("prealloc_req"),
-                "time-weighted mean of #prealloc-req",
-                1,
-            ),
-            shown(
-                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
-            ),
-            shown(
-                "preallocated usage",
-                worst.mean("prealloc_usage"),
-                "",
-                worst.line("pre_allocated_usage"),
-                "time-weighted",
-                3,
-            ),
+            worst.averaged("waiting for preallocation", "prealloc", "prealloc_req", "requests", 1),
+            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
+            worst.averaged("preallocated usage", "prealloc_usage", "pre_allocated_usage", "", 3),
             *(
                 [
                     shown(
@@ -265,17 +250,14 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
         summary=summary,
         episodes=all_episodes(found),
         evidence=[
-            shown(
+            worst.averaged(
                 "requests in the transfer queue" if role == "decode" else "requests in flight",
-                worst.mean("transfer"),
+                "transfer",
+                "transfer_req" if role == "decode" else "inflight_req",
                 "requests",
-                worst.line("transfer_req" if role == "decode" else "inflight_req"),
-                "time-weighted mean",
                 1,
             ),
-            shown(
-                "mean usage", worst.mean("usage"), "", worst.line("kv_usage"), "time-weighted", 3
-            ),
+            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
         ],
         actions=[
             *(
@@ -394,16 +376,18 @@ def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
         for c in ("bootstrap_req", "unbootstrapped_req", "prealloc_req")
         if worst.lines[c].drop_nulls().len()
     )
+    said = worst.lines.filter(pl.col(column).is_not_null())
+    mean = as_float(said[column].mean(), 0.0)
     return Finding(
         summary=f"The prefill server waits for room on decode servers {spell(case, found)}",
         episodes=all_episodes(found),
         evidence=[
             shown(
                 "waiting for bootstrap",
-                as_float(worst.lines[column].mean()),
+                mean,
                 "requests",
-                worst.line(column),
-                f"mean of {column}",
+                Held.at(said, int((said[column] - mean).abs().arg_min() or 0)),
+                f"mean of {these(said)}",
                 1,
             )
         ],

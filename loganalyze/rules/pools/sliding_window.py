@@ -137,13 +137,8 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 (None, None),
                 "swa_layer_tokens" if config.swa_pool_tokens else "#swa token / swa token usage",
             ),
-            shown(
-                "usage of the sliding-window pool",
-                worst.mean("swa_usage"),
-                "",
-                worst.line("swa_token_usage"),
-                "time-weighted",
-                3,
+            worst.averaged(
+                "usage of the sliding-window pool", "swa_usage", "swa_token_usage", "", 3
             ),
             *([kept] if kept else []),
             *waiting_with_room(worst, "usage of the full pool"),

@@ -16,6 +16,7 @@ from loganalyze.rules.held import (
     severity,
     shown,
     spell,
+    these,
 )
 from loganalyze.rules.pools.evidence import waiting_with_room
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
@@ -85,14 +86,7 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         f"waiting, KV usage only {worst.mean('full_usage') or 0:.2f}",
         episodes=all_episodes(found),
         evidence=[
-            shown(
-                "Mamba usage",
-                worst.mean("mamba_usage"),
-                "",
-                worst.line("mamba_usage"),
-                "time-weighted",
-                3,
-            ),
+            worst.averaged("Mamba usage", "mamba_usage", "mamba_usage", "", 3),
             *(
                 [shown("state slots", slots, "slots", (None, None), "max_mamba_cache_size")]
                 if slots
@@ -122,7 +116,10 @@ def _slots_per_request(held: Held) -> Evidence | None:
     if not rows.height:
         return None
     each = float(rows["mamba_num"].sum()) / float(rows["running_req"].sum())
-    where, formula = held.line("mamba_num"), "sum of mamba num / sum of #running-req"
+    where, formula = (
+        held.line("mamba_num"),
+        (f"sum of mamba num / sum of #running-req of {these(held.decode)}"),
+    )
     return shown("state slots per running request", each, "slots", where, formula, 1)
 
 

@@ -1,0 +1,91 @@
+"""A mean names the lines that it is of, and cites one of them that prints about as much."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from synth import START, capacity, decode, outcomes, sessions, text
+
+from loganalyze.capacity import pool
+from loganalyze.model import Episode
+from loganalyze.rules import held
+
+
+def evidence(*parts):
+    finding = outcomes(text(*parts))["KV001"].finding
+    return {one.label: one for one in finding.evidence}
+
+
+PREFILL = (
+    f"[{START:%Y-%m-%d %H:%M:%S} TP0] Prefill batch, #new-seq: 1, #new-token: 64, "
+    "#cached-token: 0, token usage: 0.50, #running-req: 9, #queue-req: 0"
+)
+
+
+@pytest.fixture(scope="module")
+def said():
+    """Lines 3 to 22 free at 900 token/s, 23 to 222 full: 0.92, 0.95 and 0.98 in turn."""
+    return evidence(
+        capacity(),
+        PREFILL,
+        decode(usage=[0.5] * 20, queue=0, running=10, rate=900),
+        decode(
+            start_s=20,
+            usage=[0.92] * 50 + [0.95] * 100 + [0.98] * 50,
+            queue=[4] * 50 + [6] * 100 + [8] * 50,
+            running=10,
+            rate=400,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "lines"),
+    [("mean usage", 0.95, (73, 172)), ("waiting requests", 6.0, (73, 172))],
+)
+def test_a_mean_cites_a_line_that_prints_it(said, label, value, lines):
+    one = said[label]
+    assert one.value == pytest.approx(value, abs=0.006)
+    assert one.formula == "time-weighted mean of decode lines 23 to 222"
+    assert lines[0] <= one.line_no <= lines[1]
+
+
+def test_the_unsaturated_level_cites_decode_lines_outside_the_episode(said):
+    one = said["decode throughput reached unsaturated"]
+    assert one.value == 900
+    assert 3 <= one.line_no <= 22
+    assert one.formula.startswith("mean of decode lines ")
+
+
+def test_tokens_per_request_name_their_lines(said):
+    """All hold the median of 9,500 tokens from line 73 on: (100 x 0.95 + 50 x 0.98) / 150."""
+    one = said["tokens per running request"]
+    assert one.value == pytest.approx(9_600)
+    assert one.formula == "sum #token / sum #running-req of decode lines 73 to 222"
+    assert 73 <= one.line_no <= 172  # 9,800 is not within 2 % of it
+
+
+def rotated():
+    """Return 21 lines with 5,000 tokens a request in one log, 20 with 9,000 in the next."""
+    (data,) = sessions(text(decode(usage=[0.5] * 21 + [0.9] * 20, running=10)))
+    later = pl.int_range(pl.len()) >= 21
+    batch = data.batch.with_columns(
+        source=pl.when(later).then(pl.lit("/logs/s.log")).otherwise(pl.lit("/logs/s.log.1")),
+        line_no=pl.when(later).then(pl.col("line_no") - 21).otherwise("line_no"),
+    )
+    return replace(data, batch=batch)
+
+
+def test_a_stretch_over_two_logs_names_both():
+    measured = pool.measure(rotated())
+    assert measured.line_sources == ("/logs/s.log.1", "/logs/s.log")
+    rows = rotated().batch.with_columns(decode=True)
+    assert held.these(rows) == "decode lines 1 of s.log.1 to 20 of s.log"
+    assert held.these(rows[:21]) == "decode lines 1 to 21"
+    assert held.these(rows[21:22]) == "decode line 1"
+
+
+def test_what_is_before_a_leak_is_told_by_place_not_by_number():
+    data = rotated()
+    leak = Episode(None, None, 1, 20, None, "/logs/s.log")
+    assert pool.before_leak(data, pool.measure(data), leak).tokens_per_req == 5_000
