@@ -216,6 +216,20 @@ def test_a_wave_of_long_requests_is_no_change_of_the_mix(crest, warms):
     assert any(at >= START + timedelta(seconds=change - 300) for at in begins) == warms
 
 
+@pytest.mark.parametrize("later", [None, 2_500, 400])
+def test_a_warm_up_ends_at_the_level_that_it_climbs_to(later):
+    """From 0 to 1,000 tokens per request in 60 s, so 850 at 51 s; what comes later counts not."""
+    w = Writer(pool=400_000, cap=64)
+    while w.t < 300:
+        w.decode(20, 20 * int(1 + 999 * min(1.0, w.t / 60)), 0)
+    while later and w.t < 1_300:
+        w.decode(20, 20 * later, 0)
+    warm_up = found(log_of(w))["WRM001"]
+    end = (warm_up.episodes[0].end - START).total_seconds()
+    assert end == pytest.approx(51, abs=3)
+    assert warm_up.evidence[0].value == pytest.approx(1_000, abs=20)
+
+
 # -- prefill without decode lines ---------------------------------------------------------------
 
 

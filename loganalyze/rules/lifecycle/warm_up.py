@@ -6,7 +6,17 @@ import polars as pl
 
 from loganalyze.episodes import Span, joined, spans
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import act, all_episodes, confidence, hold, outside, shown, spell
+from loganalyze.rules.held import (
+    Held,
+    act,
+    all_episodes,
+    confidence,
+    hold,
+    outside,
+    shown,
+    spell,
+    these,
+)
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
@@ -33,7 +43,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         The time from a start, a restart or a change of the request mix until tokens per running
-        request reach `share` of their settled median.
+        request reach `share` of their level: the median of as long again, `settle_s` at least.
     Why it is slow:
         Nothing is slow yet: tokens per request climb from the prompt to prompt plus most of the
         output within one request lifetime, and running requests and throughput fall as they do.
@@ -60,7 +70,13 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
-    settled = as_float(_per_request(worst.rank)[worst.spans[0][1] :].median(), 0.0)
+    first, end = worst.spans[0]
+    long = max(end - first, worst.rank.cells(limits["settle_s"]))
+    settled = as_float(_per_request(worst.rank)[end : end + long].median(), 0.0)
+    after = Held(worst.rank, [(end, min(end + long, worst.rank.grid.height))]).decode
+    alike = after.with_columns(
+        _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
+    ).filter(pl.col("_off").is_finite())
     return Finding(
         summary=f"Warm-up {spell(case, found)}: tokens per running request climbed to "
         f"{settled:,.0f}; throughput from this time is no measure of the server",
@@ -70,8 +86,10 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
                 "tokens per running request afterwards",
                 settled,
                 "tokens",
-                worst.line("t_mean"),
-                "median after the warm-up",
+                Held.at(alike, int(alike["_off"].arg_min() or 0))
+                if alike.height
+                else (None, None),
+                f"median of #token / #running-req, {these(after)}",
                 0,
             )
         ],
@@ -80,6 +98,10 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found),
         competing="a mix of requests that grows longer for good (KV006)",
     )
+
+
+#: The climb is looked at in steps of this part of it.
+_FINE = 20
 
 
 def _per_request(rank: Rank) -> pl.Series:
@@ -95,22 +117,36 @@ def _per_request(rank: Rank) -> pl.Series:
 def _warming(rank: Rank, limits: Limits) -> list[Span]:
     """Return warm-up spans: at the start, and where a longer mix of requests sets in."""
     a = _per_request(rank)
-    height = rank.grid.height
     begins = [0, *_mix_changes(rank, a, limits)]
     out: list[Span] = []
-    for begin, end in zip(begins, [*begins[1:], height], strict=True):
+    for begin, end in zip(begins, [*begins[1:], rank.grid.height], strict=True):
         if end - begin < rank.cells(limits["settle_s"]):
             continue
-        settled = as_float(a[begin + (end - begin) // 2 : end].median(), 0.0)
-        if settled <= 0:
-            continue
-        inside = a[begin:end]
-        alive = (inside.is_not_null()).arg_max() or 0
-        reached = (inside >= limits["share"] * settled).fill_null(False)
-        stop = int(reached.arg_max() or 0)
-        if reached.any() and stop - alive >= rank.cells(limits["shortest_s"]):
-            out.append((begin + int(alive), begin + stop))
+        alive = begin + int(a[begin:end].is_not_null().arg_max() or 0)
+        # A change of the mix was told by levels over so long, and may begin in a lull of waves.
+        least = rank.cells(limits["level_s"] if begin else limits["settle_s"])
+        stop = alive + (_climb(rank, a[alive:end], least, limits) or 0)
+        if stop - alive >= rank.cells(limits["shortest_s"]):
+            out.append((alive, stop))
     return out
+
+
+def _climb(rank: Rank, a: pl.Series, least: int, limits: Limits) -> int | None:
+    """Return the cells until tokens per request reach their level; None where they never do.
+
+    They have reached it where they stand as high as usual for as long again as they climbed, and
+    for `least` cells: what comes later, another load or a leak, is not what they climb to.
+    """
+    # One request alone may be long or short.
+    a = a.rolling_median(2 * rank.cells(limits["shortest_s"]) + 1, min_samples=1, center=True)
+    cell = 0
+    while cell + max(cell, least) // 2 <= a.len():
+        level, now = as_float(a[cell : cell + max(cell, least)].median()), as_float(a[cell])
+        if level and now is not None and now >= limits["share"] * level:
+            reached = (a >= limits["share"] * level).fill_null(False)
+            return int(reached.arg_max() or 0)
+        cell += max(1, cell // _FINE)
+    return None
 
 
 def _mix_changes(rank: Rank, a: pl.Series, limits: Limits) -> list[int]:
