@@ -254,7 +254,7 @@ def _rank(
     data: SessionData, one: Timeline, step_s: float, capacity: Capacity, model: StepModel | None
 ) -> Rank:
     lines = _with_ratio(one.lines, data, one)
-    lines = _with_admitted(lines, data)
+    lines = _with_admitted(lines, one.chunk)
     lines = _with_model(lines, model, one.interval, _mixes(lines, data))
     return Rank(
         timeline=one,
@@ -332,19 +332,20 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
     return lines.with_columns(ratio["ratio"])
 
 
-def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
+def _with_admitted(lines: pl.DataFrame, chunk: int | None) -> pl.DataFrame:
     """Add `admitted`: requests of a prefill batch that its token budget did not end; and `short`.
 
     0 on a prefill line whose batch is as large as the budget lets it be, null on other lines.
     A batch with some ended because no further request fitted, or because none waited: it is
-    `short`. Where the budget is not printed or chunks are off, it is no less than the largest
-    batch: one is short that a usual prompt more would not have made larger than that.
+    `short` if some still wait after it. Where the budget is not printed or chunks are off, it is
+    no less than the largest batch: one is short that a usual prompt more would not have made
+    larger than that. A full batch of one prompt that goes on tells nothing of the next prompt:
+    `short` is null there.
     """
-    chunk = data.session.config.chunked_prefill_size or 0
     mean_tokens = pl.col("new_token") / pl.col("lines")
     started = pl.col("new_seq") / pl.col("lines")
     batch = pl.col("prefill") & (pl.col("lines") > 0)
-    if chunk > 0:
+    if chunk:
         admitted = pl.when(mean_tokens < 0.9 * chunk).then(started).otherwise(0.0)
         short = pl.col("admitted") > 0
     else:
@@ -352,7 +353,9 @@ def _with_admitted(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
         usual = pl.col("new_token").filter(batch).sum() / pl.col("new_seq").filter(batch).sum()
         short = mean_tokens + usual < mean_tokens.filter(batch).max()
     return lines.with_columns(admitted=pl.when(batch).then(admitted)).with_columns(
-        short=pl.when(batch).then(short)
+        short=pl.when(batch & ~(pl.col("cut") & (pl.col("new_seq") == 1))).then(
+            short & (pl.col("queue_req") > 0)
+        )
     )
 
 

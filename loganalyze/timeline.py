@@ -51,6 +51,10 @@ _ODD_SHARE, _ODD_LINES = 0.10, 0.10
 #: Requests that come within an interval over its batch, from which its ends tell little of it.
 _TURNOVER = 0.5
 
+#: Full prefill batches, their share of all, and how often a prompt must go on after one, to tell
+#: the size of a chunk from them.
+_FULL_LINES, _FULL_SHARE, _GOES_ON = 10, 0.05, 0.8
+
 Clock = Literal["stamps", "steps", "none"]
 
 
@@ -112,6 +116,7 @@ class Timeline:
         clock: what `t` counts: `stamps`; `steps` (no stamps: decode steps x step time);
             `none` (neither: `t` counts lines, and durations cannot be judged).
         interval: decode steps from one decode line to the next.
+        chunk: tokens of the largest prefill batch, see `_chunk`; None if unknown.
         lines: rows in order, duplicates left out, BATCH schema plus
             `row`, `t` (s, no nulls), `spacing_s` (since the printed line before),
             `decode`, `prefill` (flags),
@@ -135,6 +140,7 @@ class Timeline:
     label: str | None
     clock: Clock
     interval: int
+    chunk: int | None
     lines: pl.DataFrame
     gaps: Sequence[Gap]
 
@@ -241,8 +247,9 @@ def retractions(data: SessionData, dp_rank: int | None) -> pl.DataFrame:
 
 def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
     n_steps = _interval(data, rows)
+    chunk = _chunk(data, rows)
     lines, clock = _with_clock(rows, data, n_steps)
-    lines = _with_states(lines, data)
+    lines = _with_states(lines, data, chunk)
     gaps = _gaps(lines) if clock == "stamps" else []
     dp_rank = rows["dp_rank"][0]
     return Timeline(
@@ -250,7 +257,8 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
         label=rows.select(derive.rank_text())["rank"][0],
         clock=clock,
         interval=n_steps,
-        lines=_with_intervals(lines, data, n_steps, gaps, clock),
+        chunk=chunk,
+        lines=_with_intervals(lines, data, n_steps, chunk, gaps, clock),
         gaps=gaps,
     )
 
@@ -280,6 +288,34 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     seen = float(tokens / per_step)
     unclear = 0.7 * DEFAULT_INTERVAL <= seen <= 1.4 * DEFAULT_INTERVAL or seen < 0.5
     return DEFAULT_INTERVAL if unclear else round(min(max(1.0, seen), MAX_INTERVAL))
+
+
+def _chunk(data: SessionData, rows: pl.DataFrame) -> int | None:
+    """Return the tokens at which a rank's prefill batches are cut, or None.
+
+    From the start-up lines; where the log lacks them, the largest batch, if many are as large
+    and a prefill just after one finds no more requests running: a prompt goes on in it, and its
+    chunks run back to back. Prompts of one length each add a running request instead.
+    """
+    printed = data.session.config.chunked_prefill_size
+    if printed is not None:
+        return printed if printed > 0 else None
+    prefill = pl.col("phase") == "prefill"
+    largest = rows.filter(prefill)["new_token"].max()
+    if not isinstance(largest, int):
+        return None
+    full = prefill & (pl.col("new_token") == largest) & (pl.col("lines").fill_null(1) == 1)
+    running = pl.col("running_req")
+    pairs = prefill & (full & (pl.col("new_seq") == 1)).shift(1) & (running > 0)
+    batches, filled, followed, goes_on = rows.select(
+        prefill.sum(),
+        full.sum().alias("full"),
+        pairs.sum().alias("pairs"),
+        (pairs & (running <= running.shift(1))).sum().alias("goes_on"),
+    ).row(0)
+    if filled < max(_FULL_LINES, _FULL_SHARE * batches) or not followed:
+        return None
+    return largest if goes_on >= _GOES_ON * followed else None
 
 
 def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl.DataFrame, Clock]:
@@ -328,17 +364,15 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
     return t["t"]
 
 
-def _with_states(lines: pl.DataFrame, data: SessionData) -> pl.DataFrame:
+def _with_states(lines: pl.DataFrame, data: SessionData, chunk: int | None) -> pl.DataFrame:
     """Add `row`, `spacing_s`, the phase's flags, `cut`, `continued`, `own_token`, `running`."""
-    config = data.session.config
-    chunk = config.chunked_prefill_size
-    page = config.arg("page_size")
+    page = data.session.config.arg("page_size")
     slack = page if isinstance(page, int) and page > 1 else 1
     prefill = pl.col("phase") == "prefill"
     single = pl.col("lines").fill_null(1) == 1
     cut = (
         (prefill & single & (pl.col("new_token") > chunk - slack)).fill_null(False)
-        if chunk and chunk > 0
+        if chunk
         else pl.lit(False)
     )
     lines = lines.with_columns(
@@ -401,7 +435,12 @@ def _finite(name: str) -> pl.Expr:
 
 
 def _with_intervals(
-    lines: pl.DataFrame, data: SessionData, n_steps: int, gaps: Sequence[Gap], clock: Clock
+    lines: pl.DataFrame,
+    data: SessionData,
+    n_steps: int,
+    chunk: int | None,
+    gaps: Sequence[Gap],
+    clock: Clock,
 ) -> pl.DataFrame:
     """Add what a decode line says about the time since the decode line before it.
 
@@ -411,10 +450,9 @@ def _with_intervals(
     token = pl.col("own_token")
     merged = pl.col("lines") > 1
     # A row that stands for several prefill batches: full chunks go on with one prompt each.
-    chunk = data.session.config.chunked_prefill_size
     full = (
         (pl.col("new_token") >= 0.9 * chunk * pl.col("lines")).fill_null(False)
-        if chunk and chunk > 0
+        if chunk
         else pl.lit(False)
     )
     gone_on = (

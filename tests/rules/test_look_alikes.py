@@ -19,6 +19,30 @@ def found(log):
     return {one.code: one for one in rules.findings(rules.run(sessions(log)))}
 
 
+# -- a pool that is full while prefill takes most of the time --------------------------------
+
+
+@pytest.mark.parametrize(
+    ("second", "waiting", "full"),
+    [((1, 404), 500, True), ((2, 4_096), 500, False), ((1, 404), 0, False)],
+)
+def test_prompts_longer_than_a_chunk_tell_by_their_last_batch_what_ends_admission(
+    second, waiting, full
+):
+    """Usage 0.92 and prompts of 4,500 tokens in chunks of 4,096: the first is always full.
+
+    A last batch of 404 tokens with 500 waiting had no KV for the next; one that is filled up
+    with the next prompt had; and with nobody waiting after it none wanted any.
+    """
+    w = Writer(chunked_prefill_size=4096)
+    for i in range(60):
+        for _ in range(12 + 2 * (i % 4)):
+            w.prefill(1, 4_096, 22, waiting, usage=0.92)
+            w.prefill(*second, 22, waiting, usage=0.92)
+        w.decode(22, 92_000, waiting)
+    assert ("KV001" in found(log_of(w))) == full
+
+
 # -- the speculative cap ----------------------------------------------------------------------
 
 

@@ -23,6 +23,24 @@ def log_of(writer):
 # -- timeline -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("goes_on", "chunk"), [(True, 2_048), (False, None)])
+def test_the_chunk_size_is_told_by_prompts_that_go_on(goes_on, chunk):
+    """Without start-up lines: full batches after which nobody more runs are parts of a prompt.
+
+    Prompts that all have 2,048 tokens each add a running request.
+    """
+    w = Writer(startup=False)
+    for running in range(6, 10):
+        for batch in range(5):
+            w.prefill(1, 2_048, running + (0 if goes_on else batch), 9, usage=0.5)
+        w.prefill(1, 300, running + (0 if goes_on else 5), 9, usage=0.5)
+        w.decode(running + (1 if goes_on else 6), 50_000, 9)
+    rank = one_rank(log_of(w))
+    assert rank.timeline.chunk == chunk
+    started = rank.grid["started"].sum()
+    assert started == (4 if goes_on else 24)
+
+
 def test_lines_of_one_second_are_spread_over_it():
     rank = one_rank(text(capacity(), decode(usage=[0.5] * 4, every_s=0.5)))
     assert rank.lines["t"].to_list() == [0.25, 0.75, 1.25, 1.75]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.capacity import pool
+from loganalyze.capacity import memory, pool
 from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
 from loganalyze.model import Action, Capacity, Finding, Severity
 from loganalyze.rules.held import (
@@ -203,8 +203,8 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     if case.excerpt and rank.lost:
         waits = pl.col("full_usage").is_not_null()
     # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
-    # batches end before they are as large as they may be.
-    short = ends_short()
+    # batches end before they are as large as they may be, with less free than the next one needs.
+    short = ends_short() & _no_room_for_next()
     unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
     calm = pl.col("duty").fill_null(0.0) < limits["max_duty"]
     full = (
@@ -220,6 +220,8 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     reached = rank.past_max("filled", limits["memory_s"]) >= limits["reached_usage"]
     lost = rank.past_sum("retracted", limits["memory_s"]) > 0
     usage, queued = rank.grid["filled"], rank.select(waits)
+    # Where prefill is the limit for long, the pool is full behind it.
+    busy = rank.mean(~(calm | short), _MINUTE_S)
     keep = queued & (
         (usage >= limits["hold_usage"]) | (reached & (usage >= limits["floor_usage"])) | lost
     )
@@ -229,14 +231,35 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         Hold(
             patience=rank.cells(limits["patience_s"]),
             quits=[((~queued).fill_null(True), rank.cells(limits["no_queue_s"]))],
-            fades=[((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"]))],
+            fades=[
+                ((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"])),
+                (busy > limits["enter_share"], rank.cells(limits["fade_s"])),
+            ],
         ),
     )
+    lacking = rank.select(calm | short).cast(pl.Float64)
+    found = [
+        (first, end)
+        for first, end in found
+        if as_float(lacking[first:end].mean(), 0.0) >= limits["enter_share"]
+    ]
     found = [_trimmed(rank, span, rank.select(waits), limits) for span in [*found, *small]]
     found = joined(sorted(found), rank.cells(limits["join_s"]))
     waiting = queued.fill_null(False)
     found = joined(found, rank.cells(limits["join_queued_s"]), waiting)
     return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
+
+
+def _no_room_for_next() -> pl.Expr:
+    """Whether less KV is free than what runs reserves and another request asks for.
+
+    A pass charges those that it lets in with all that they may decode. No margin, as of a request
+    with a usual prompt; where the pool's size is unknown batches that end short decide alone.
+    """
+    reserve = pl.col("running") * memory.CLIP * pl.col("ratio")
+    let_in = pl.col("admitted").fill_null(0) * memory.CLIP * (1 - pl.col("ratio"))
+    asked = reserve + let_in + memory.CLIP + pl.col("prompt").fill_null(0.0)
+    return (pl.col("free") <= asked).fill_null(True)
 
 
 #: Time over which the level of a small pool is taken: its waves pass within seconds.
