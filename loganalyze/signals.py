@@ -370,14 +370,12 @@ def _with_model(
     """Add what the step model says of each decode interval.
 
     Columns: `model_step_s` (modelled seconds of a decode step at this R and T), `residual`
-    (log of measured over modelled time), `clean` (an interval fit for comparison),
-    `attention` (share of the step that reads KV), `duty` (share of the interval spent on
-    prefill).
+    (log of measured over modelled time), `duty` (share of the interval spent on prefill).
     """
     if model is None:
         null = pl.lit(None, pl.Float64)
         duty = null if mixed else _passes_of_prefill(n_steps)
-        lines = lines.with_columns(model_step_s=null, residual=null, attention=null, duty=duty)
+        lines = lines.with_columns(model_step_s=null, residual=null, duty=duty)
     else:
         step = (
             model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
@@ -398,7 +396,6 @@ def _with_model(
             residual=pl.when(pl.col("dt_s") > 0).then(
                 (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + last)).log()
             ),
-            attention=model.b_s * pl.col("t_mean") / pl.col("model_step_s"),
             duty=pl.when(n_prefill == 0)
             .then(0.0)
             .when(pl.lit(model.p0_s + model.p1_s > 0))
@@ -467,7 +464,6 @@ _INTERVALS: dict[str, pl.Expr] = {
     "rate": pl.col("gen_throughput"),
     "duty": pl.col("duty"),
     "residual": pl.col("residual"),
-    "attention": pl.col("attention"),
     "model_step_s": pl.col("model_step_s"),
 }
 

@@ -6,7 +6,7 @@ import pytest
 from synth import sessions
 
 from loganalyze import rules, signals
-from loganalyze.rules.planted import START, Writer
+from loganalyze.rules.planted import START, B, Writer
 
 
 def log_of(*writers):
@@ -310,3 +310,23 @@ def test_a_small_window_pool_blocks_by_what_the_next_request_asks_for(used, bloc
     for _ in range(90):
         w.decode(14, 90_000, 40, usage=pools)
     assert ("SWA001" in found(log_of(w))) is blocks
+
+
+# -- long contexts, and a GPU that became slower ------------------------------------------------
+
+
+def test_a_slower_gpu_does_not_make_contexts_long():
+    """A step takes 20 ms + 2 ms for 20 requests + 1 to 7.5 ms to read 20,000 to 150,000 tokens.
+
+    So it reads for a quarter of the time at most. Most hold few before the GPU becomes slow, and
+    most hold many from then on: one model of both speeds gives the difference to the tokens.
+    """
+    w = Writer(pool=400_000)
+    for slow, usual, seldom in ((1.0, 20_000, 150_000), (1.6, 150_000, 20_000)):
+        w.slow = slow
+        for i in range(300):
+            w.decode(20 + i % 3, (usual if i % 5 else seldom) + 100 * (i % 7))
+    assert signals.build(sessions(log_of(w))[0]).ranks[0].model.b_s > 2 * B
+    one = found(log_of(w))
+    assert "THR002" in one
+    assert "LNG001" not in one

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
+
+from loganalyze.capacity import steps
 from loganalyze.episodes import Span, at_least, joined, spans
-from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import act, all_episodes, confidence, hold, shown, spell
+from loganalyze.model import Finding, Severity, StepModel
+from loganalyze.rules.held import act, all_episodes, confidence, hold, shown, spell, these
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
@@ -21,7 +26,7 @@ from loganalyze.timeline import as_float
         "report_s": Limit(60.0, "s", "shortest spell"),
         "join_s": Limit(30.0, "s", "holes up to this long are closed"),
     },
-    after=("PRE001",),
+    after=("PRE001", "THR002"),
 )
 def long_context(case: Case, limits: Limits) -> Finding | Clear:
     """Reading KV takes most of a decode step: contexts are long.
@@ -42,11 +47,14 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
     if not any(rank.model for rank in case.ranks):
         raise NotApplicable("it has too few decode lines to fit the step model (12 are needed)")
     known = case.signals.capacity.bytes_per_token is not None
+    models = {rank.label: _model(case, rank) for rank in case.ranks}
 
     def judge(rank: Rank) -> list[Span]:
-        if rank.model is None or not (rank.model.identified or known):
+        model = models[rank.label]
+        if model is None or not (model.identified or known):
             return []
-        high = (rank.mean("attention", limits["window_s"]) > limits["share"]) & ~rank.grid["gap"]
+        read = rank.mean(_attention(model), limits["window_s"])
+        high = (read > limits["share"]) & ~rank.grid["gap"]
         high = high & (rank.grid["running"].fill_null(0) > 0)
         return at_least(
             joined(spans(high), rank.cells(limits["join_s"])), rank.cells(limits["report_s"])
@@ -54,11 +62,16 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
 
     found = hold(case.ranks, judge)
     if not found:
-        top = max(as_float(rank.grid["attention"].max(), 0.0) for rank in case.ranks)
+        shares = [
+            rank.select(_attention(model)).max()
+            for rank in case.ranks
+            if (model := models[rank.label])
+        ]
+        top = max((as_float(share, 0.0) for share in shares), default=0.0)
         return Clear(f"reading KV took at most {top:.0%} of a step, by the fitted model")
     worst = found[0]
-    model = worst.rank.model
-    share = worst.mean("attention") or 0.0
+    model = models[worst.rank.label]
+    share = worst.average(_attention(model)) if model else 0.0
     return Finding(
         summary=f"Reading KV takes {share:.0%} of each decode step {spell(case, found)}: "
         "contexts are long",
@@ -69,7 +82,7 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
                 share,
                 "",
                 worst.line("t_mean"),
-                "b x #token / modelled step",
+                f"b x #token / modelled step, over {these(worst.decode)}",
                 3,
             ),
             shown(
@@ -94,3 +107,25 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found, inferred=model is None or not model.identified),
         competing=model.note if model and not model.identified else "",
     )
+
+
+def _attention(model: StepModel) -> pl.Expr:
+    """Return the share of a modelled step that reads KV, over the grid."""
+    read = model.b_s * pl.col("own_token")
+    return read / (model.t0_s + model.a_s * pl.col("running") + read)
+
+
+def _model(case: Case, rank: Rank) -> StepModel | None:
+    """Return the rank's step model; of the lines before a jump of step times, if there was one.
+
+    One model of two speeds gives the difference to whatever grew meanwhile, as KV tokens do.
+    """
+    jump = case.earlier.get("THR002")
+    rows = rank.timeline.lines
+    for one in jump.episodes if jump else ():
+        if one.rank == rank.label:
+            at = (pl.col("source") == one.source) & (pl.col("line_no") == one.first_line)
+            before = rows[: int(rows.select(at.arg_max()).item() or 0)]
+            part = replace(rank.timeline, lines=before)
+            return steps.fit_timeline(part, case.signals.capacity.bytes_per_token)
+    return rank.model
