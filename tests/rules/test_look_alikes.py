@@ -1,11 +1,12 @@
 """Pairs of logs that differ in one thing, and the cause that it decides, by hand."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from synth import sessions
 
-from loganalyze import rules, signals
+from loganalyze import rules, signals, thin
 from loganalyze.rules.planted import START, B, Writer
 
 
@@ -330,3 +331,22 @@ def test_a_slower_gpu_does_not_make_contexts_long():
     one = found(log_of(w))
     assert "THR002" in one
     assert "LNG001" not in one
+
+
+# -- rows that stand for several lines ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 16, 64])
+@pytest.mark.parametrize(("every", "code"), [(4, "QUE001"), (10_000, "ADM002")])
+def test_a_row_for_a_minute_tells_of_the_prefills_in_it(width, every, code):
+    """60 wait and 14 run for 20 minutes with KV free: one is let in every 4th line, or none."""
+    w = Writer(pool=400_000, enable_lora=True, max_loras_per_batch=2)
+    w.prefill(14, 4_200, 0, 60)
+    for i in range(1_400):
+        if i % every == every - 1:
+            w.prefill(1, 300, 13, 60, usage=0.03)
+        w.decode(14, 12_000 + 100 * (i % 7), 60)
+    (data,) = sessions(log_of(w))
+    merged = replace(data, batch=thin.thin(data.batch, width))
+    fired = {one.code for one in rules.findings(rules.run([merged]))}
+    assert fired & {"QUE001", "ADM002"} == {code}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import polars as pl
 
-from loganalyze.episodes import Span, at_least, spans
+from loganalyze.episodes import Span, at_least, spans, within
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.admission.starved import (
     STARVED,
@@ -30,6 +31,7 @@ from loganalyze.rules.held import (
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
+from loganalyze.timeline import as_float
 
 
 @rule(
@@ -294,6 +296,7 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("n_prefill") == 0)
             & (pl.col("completed") == 0)
             & ~pl.col("gap")
+            & ~pl.lit(_moves_unseen(rank))
             & would_not_fill(rank, STARVED)
         )
         own = outside(case, rank, "KV001", "RUN001", "SWA001", "MAM001", "KV009")
@@ -319,3 +322,23 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
         confidence=in_pool(case, found),
         competing="a queue without KV cause (QUE001)",
     )
+
+
+def _moves_unseen(rank: Rank) -> pl.Series:
+    """Return the cells in which a row that stands for several lines may hide what it tells of.
+
+    It is the last of those that it stands for: its prefills and completions were anywhere since
+    the row before it of its phase, and no longer ago than such rows lie apart.
+    """
+    if not rank.timeline.merged:
+        return rank.never
+    rows = rank.lines.filter(pl.col("lines") > 0).with_columns(
+        since=pl.col("t").diff().over("decode")
+    )
+    apart = as_float(rows.filter("decode")["since"].median(), math.inf)
+    told = rows.filter(
+        (pl.col("lines") > 1) & (pl.col("prefill") | (pl.col("completed") > 0))
+    ).select(
+        first=(pl.col("t") - pl.min_horizontal("since", pl.lit(apart)).fill_null(0.0)), last="t"
+    )
+    return within(rank.grid["t"], list(told.iter_rows()))
