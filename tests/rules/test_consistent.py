@@ -186,6 +186,23 @@ def test_the_verdict_and_the_capacity_print_one_number():
     assert "lines 62 to 181" in shown["tokens per running request"].formula
 
 
+def test_the_cap_against_retractions_is_that_of_the_printed_capacity():
+    # 25 fit at 4,000 tokens, measured after the storm, in which requests held 2,500: 1.2 x 25.
+    storm = [
+        f"[2026-03-02 09:00:{i:02}] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+        "#new_tokens_gained: 5000, #new_token_ratio: 0.5000 -> 0.6000"
+        for i in range(2, 50)
+    ]
+    before = decode(usage=[0.95] * 60, queue=9, running=38)
+    lines = sorted([*before, *storm], key=lambda line: line[12:20])
+    after = decode(usage=[0.96] * 120, queue=9, running=24, start_s=60)
+    found = fired(text(capacity(), lines, after))
+    cap = next(a for a in found["KV004", 1].actions if a.flag == "--max-running-requests")
+    assert cap.text.endswith("about 1.2 times what fits: 25 at 4,000 tokens each")
+    assert cap.proposed == 30
+    assert "room for about 25 at 4,000 tokens each" in found["KV001", 1].summary
+
+
 def test_leaked_tokens_are_not_what_requests_hold():
     # 24 running with 12,000 tokens for 400 lines; then 40 more tokens leak each line.
     w = Writer(pool=200_000)

@@ -281,18 +281,19 @@ def _top(case: Case, rank: Rank) -> int:
 def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     per_req, n = held.tokens_per_req, held.rank.kv_tokens
     fits = int(n / per_req) if n and per_req else None
+    such = f"about {fits} such requests of {per_req:,.0f} tokens" if fits else ""
     room = []
     if full:
         room = act(
             case,
             "Give the KV pool more room as well: it is nearly full at this cap"
-            + (f", about {fits} such requests fit" if fits else ""),
+            + (f", {such} fit" if fits else ""),
         )
         if fits is None or fits <= cap:
             return room
     queue = held.average(waiting(case))
     want = max(cap + 1, min(round(cap + queue), fits or 10**9))
-    effect = f"KV has room for about {fits} such requests" if fits else ""
+    effect = f"KV has room for {such}" if fits else ""
     load = None if case.excerpt else predict.load(case.data)
     gain = None
     if load is not None and load.model is not None:

@@ -7,6 +7,7 @@ import math
 import polars as pl
 
 from loganalyze import derive
+from loganalyze.capacity import pool
 from loganalyze.capacity.steps import MIN_LINES
 from loganalyze.model import Capacity, Evidence
 from loganalyze.rules.held import Held, shown, these
@@ -16,6 +17,13 @@ from loganalyze.timeline import as_float
 
 #: A line shows a mean that it is within this share of.
 _ALIKE = 0.02
+
+
+def capacity_of(case: Case) -> Capacity:
+    """Return the session's capacity; the lines of a leak say nothing of what requests hold."""
+    leak = case.earlier.get("KV010")
+    measured = case.signals.capacity
+    return pool.before_leak(case.data, measured, leak.episodes[0]) if leak else measured
 
 
 def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:

@@ -24,6 +24,7 @@ from loganalyze.rules.held import (
     sum_of,
     whole,
 )
+from loganalyze.rules.kv.evidence import capacity_of
 from loganalyze.rules.kv.room import left_over_memory
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
 from loganalyze.signals import Rank
@@ -202,6 +203,10 @@ def _waste(case: Case) -> tuple[float, str]:
     return (again / decoded if decoded else 0.0), formula
 
 
+#: Running requests over those that fit at which few are thrown back and few slots stay empty.
+_CAP_OVER_FIT = 1.2
+
+
 def _fewer_retractions(case: Case, held: Held) -> list[Action]:
     if "KV001" in case.earlier:
         out = act(case, "Give the KV pool more room: see KV001")
@@ -219,14 +224,16 @@ def _fewer_retractions(case: Case, held: Held) -> list[Action]:
             proposed,
             "fewer retractions; throughput within 3 %",
         )
-    per_req, n = held.tokens_per_req, held.rank.kv_tokens
-    if per_req and n:
-        cap = max(1, round(1.2 * n / per_req))
+    capacity = capacity_of(case)
+    fits, per_req = capacity.requests_fit, capacity.tokens_per_req
+    if fits and per_req:  # the numbers that KV001 and the capacity table print
+        cap = max(1, round(_CAP_OVER_FIT * fits))
         if not held.rank.cap or cap < held.rank.cap:
             present = held.rank.cap if case.arg("max_running_requests") is None else None
             out += act(
                 case,
-                "Cap running requests at about 1.2 times what fits",
+                f"Cap running requests at about {_CAP_OVER_FIT:g} times what fits: "
+                f"{fits:,} at {per_req:,.0f} tokens each",
                 flags.CAP,
                 cap,
                 "about half the retractions at 1 % less throughput",

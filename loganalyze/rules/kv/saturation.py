@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.capacity import memory, pool
+from loganalyze.capacity import memory
 from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
-from loganalyze.model import Action, Capacity, Finding, Severity
+from loganalyze.model import Action, Finding, Severity
 from loganalyze.rules.held import (
     Held,
     act,
@@ -20,7 +20,14 @@ from loganalyze.rules.held import (
     spell,
     thrown_back,
 )
-from loganalyze.rules.kv.evidence import burn_down, ceiling, cost, printed_load, step_time
+from loganalyze.rules.kv.evidence import (
+    burn_down,
+    capacity_of,
+    ceiling,
+    cost,
+    printed_load,
+    step_time,
+)
 from loganalyze.rules.kv.room import more_room
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, all_rules, rule
 from loganalyze.signals import Rank
@@ -85,7 +92,7 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         return Clear(_not_full(case, limits))
     worst = found[0]
     running, queue = worst.mean("running") or 0.0, worst.mean("queue") or 0.0
-    capacity = _capacity(case)
+    capacity = capacity_of(case)
     waited = any(bool((held.lines["queue_req"] > 0).any()) for held in found)
     if waited:
         spent = spell(case, found, pl.col("queue_req") > 0)
@@ -152,13 +159,6 @@ def _runaway(case: Case) -> list[Action]:
         "See whether these requests should be so long: outputs that never stop (max_new_tokens, "
         "stop tokens, sampling), or giant prompts; cap them in the clients",
     )
-
-
-def _capacity(case: Case) -> Capacity:
-    """Return the session's capacity; the lines of a leak say nothing of what requests hold."""
-    leak = case.earlier.get("KV010")
-    measured = case.signals.capacity
-    return pool.before_leak(case.data, measured, leak.episodes[0]) if leak else measured
 
 
 #: Tokens per request and running requests that move apart by this factor may be a leak.
