@@ -18,6 +18,7 @@ GiB = 2^30 bytes, as SGLang prints "GB".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -53,6 +54,11 @@ _MUCH_GIB = 8.0
 _GOOD_GIB = 6.0
 _WORTH_SHARE = 0.1
 
+#: Step by which a memory fraction is raised where the log does not tell the whole step: 1.6 GiB
+#: of 80. And the highest one to propose: the rest is for activations and the CUDA context.
+STEP = 0.02
+HIGHEST = 0.97
+
 #: Server arguments that decide the pool's size beside the fraction. Two starts that differ in
 #: one of them say nothing about memory together.
 _SAME = (
@@ -77,6 +83,22 @@ def spare_gib(free_gib: float, pool_gib: float | None) -> float:
     spare = free_gib - left_gib(free_gib)
     much = free_gib > _MUCH_GIB
     return spare if much or (pool_gib and spare >= _WORTH_SHARE * pool_gib) else 0.0
+
+
+def higher_fraction(
+    present: float, spare_gib: float | None, total_gib: float | None, highest: float = 1.0
+) -> float | None:
+    """Return the memory fraction to go to; None where there is no higher one.
+
+    Args:
+        present: `mem_fraction_static`.
+        spare_gib: what the pool may have; None if not printed.
+        total_gib: free before the weights; None if not known: then one `STEP` is proposed.
+        highest: what crashes leave.
+    """
+    step = STEP if spare_gib is None or not total_gib else spare_gib / total_gib
+    found = math.floor(min(present + step, HIGHEST, highest) * 100 + 1e-6) / 100
+    return found if found > present else None
 
 
 @dataclass(frozen=True, slots=True)

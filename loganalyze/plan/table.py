@@ -217,7 +217,10 @@ _FLAGS = {
     "dp_attention": ("enable-dp-attention", "--enable-dp-attention --dp-size {}"),
     "dcp": ("dcp-size", "--dcp-size {}"),
     "max_running_requests": ("max-running-requests", "--max-running-requests {}"),
-    "pool_gib": ("mem-fraction-static", "--mem-fraction-static (higher, in steps of 0.01)"),
+    "pool_gib": (
+        "mem-fraction-static",
+        f"--mem-fraction-static (higher, in steps of {memory.STEP:g})",
+    ),
     "hicache_size": ("hicache-size", "--hicache-size {}"),
     "host_mem_gib": ("hicache-size", "--hicache-size {}"),
 }

@@ -15,9 +15,6 @@ from loganalyze.rules import flags
 #: A lever that is offered frees at least this much memory for the pool.
 WORTH_GIB = 0.5
 
-#: Never proposed above this: the rest is needed for activations and the CUDA context.
-_HIGHEST_FRACTION = 0.97
-
 #: Host pool of SGLang's default --hicache-ratio.
 _HICACHE_RATIO = 2.0
 
@@ -93,10 +90,8 @@ def _more_memory(now: Server) -> Changes:
     if not now.memory.per_fraction or (spare is not None and not now.memory.total_gib):
         known = spare is not None and now.memory.bytes_per_token is not None
         return Changes(pool_gib=round(spare, 1)) if spare and known else Changes()
-    step = 0.02 if spare is None else spare / (now.memory.total_gib or 1.0)
-    highest = min(now.fraction + step, _HIGHEST_FRACTION, now.safe_fraction)
-    found = math.floor(highest * 100 + 1e-6) / 100
-    return Changes(mem_fraction=found) if found > now.fraction else Changes()
+    found = memory.higher_fraction(now.fraction, spare, now.memory.total_gib, now.safe_fraction)
+    return Changes(mem_fraction=found)
 
 
 def _fraction_for_target(now: Server, wish: Wish) -> float | None:
@@ -108,7 +103,7 @@ def _fraction_for_target(now: Server, wish: Wish) -> float | None:
     need = wish.target_concurrency * now.tokens_per_req / now.ranks - now.tokens
     found = now.fraction + need / (now.memory.per_fraction * now.pool_share)
     found = math.ceil(found * 1000 - 1e-6) / 1000
-    highest = min(_HIGHEST_FRACTION, now.safe_fraction)
+    highest = min(memory.HIGHEST, now.safe_fraction)
     return found if now.fraction < found <= highest else None
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from loganalyze import derive, timeline
 from loganalyze.episodes import within
 from loganalyze.model import (
+    Action,
     Check,
     CheckStatus,
     Confidence,
@@ -140,7 +141,7 @@ def findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     Among equals in severity the order of causes counts, but a short spell of one does not go
     before a long one of another: the order tells causes of the same queue apart.
     """
-    found = [o.finding for o in outcomes if o.finding]
+    found = _one_way([o.finding for o in outcomes if o.finding])
     ranked = sorted((_nested(one, found) for one in found), key=_rank)
     if not ranked:
         return []
@@ -149,6 +150,38 @@ def findings(outcomes: Iterable[Outcome]) -> list[Finding]:
         if _rank(other)[:2] == _rank(first)[:2] and _more_harm(other, first):
             first = other
     return [first, *(one for one in ranked if one is not first)]
+
+
+def _one_way(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, none of which moves a flag against a worse one of its session.
+
+    The lesser advice keeps its words and says what it would undo.
+    """
+    led: dict[tuple[int, str], tuple[bool, str, object]] = {}
+    out = list(found)
+    for k in sorted(range(len(out)), key=lambda i: (-int(out[i].severity), _order(out[i].code))):
+        one, actions = out[k], []
+        for action in one.actions:
+            up = _raises(action)
+            if action.flag and up is not None:
+                first = led.setdefault((one.session, action.flag), (up, one.code, action.proposed))
+                if first[0] != up:
+                    text = (
+                        f"{action.text}: {action.flag} {action.proposed} would do it, but "
+                        f"{first[1]} is worse here and asks for {first[2]}: follow that"
+                    )
+                    action = Action(text)
+            actions.append(action)
+        out[k] = replace(one, actions=actions)
+    return out
+
+
+def _raises(action: Action) -> bool | None:
+    """Whether an action raises its flag; None where it says no number or changes nothing."""
+    old, new = action.present, action.proposed
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        return None
+    return new > old if isinstance(new, int | float) and new != old else None
 
 
 def _more_harm(one: Finding, first: Finding) -> bool:

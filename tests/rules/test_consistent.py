@@ -3,12 +3,13 @@
 import pytest
 from synth import capacity, decode, outcomes, read, sessions, text, without
 
+from loganalyze import analyze, rules
 from loganalyze import capacity as measured
-from loganalyze import rules
 from loganalyze.errors import UsageError
-from loganalyze.model import Estimate
+from loganalyze.model import Action, Estimate, Finding, Severity
 from loganalyze.rules.held import gain_text
 from loganalyze.rules.planted import PLANTED, Writer
+from loganalyze.rules.registry import Outcome
 
 
 def log_of(writer):
@@ -96,6 +97,60 @@ def test_memory_that_ran_out_before_the_watchdog_is_the_cause():
     w.raw("Received sigquit from a child process. It usually means the child failed.")
     found = fired(log_of(w))
     assert found["CRS001", 1].explained_by is None
+
+
+# -- one flag, one step, one direction --------------------------------------------------------
+
+
+def test_a_flag_is_not_moved_both_ways():
+    def outcome(code, severity, proposed, present=1.0, session=1):
+        way = Action("Reserve otherwise", "--schedule-conservativeness", present, proposed)
+        found = Finding("said", [], actions=[way], severity=severity, code=code, session=session)
+        return Outcome(code, "fired", "", found, session)
+
+    found = rules.findings(
+        [
+            outcome("ADM003", Severity.INFO, 0.3),
+            outcome("KV004", Severity.CRITICAL, 1.3),
+            outcome("KV005", Severity.WARNING, 1.1),
+            outcome("ADM003", Severity.INFO, 0.3, session=2),
+        ]
+    )
+    advice = {(one.code, one.session): one.actions[0] for one in found}
+    assert advice["KV004", 1].proposed == 1.3
+    assert advice["KV005", 1].proposed == 1.1
+    assert advice["ADM003", 2].proposed == 0.3
+    undone = advice["ADM003", 1]
+    assert (undone.flag, undone.proposed) == (None, None)
+    assert "KV004 is worse here and asks for 1.3" in undone.text
+
+
+@pytest.mark.parametrize("total", [None, 80.0])
+def test_the_plan_and_the_finding_take_the_same_step(tmp_path, total):
+    # Of 9.2 GiB 6 are kept: 3.2 / 80 = 0.04 more; where the log does not print the 80, by trial.
+    w = Writer(free_gb=9.2)
+    if total:
+        w.text.insert(1, f"[2026-03-02 09:00:00 TP0] Load weight begin. avail mem={total:.2f} GB")
+    full(w)
+    log = tmp_path / "server.log"
+    log.write_text(log_of(w))
+    report = analyze(log)
+    assert report.plan is not None
+    levers = [x for x in report.plan.levers if x.flag.startswith(MEMORY_FLAG)]
+    lever = min(levers, key=lambda x: len(x.flag))  # the one that moves nothing else
+    action = next(
+        a for f in report.findings if f.code == "KV001" for a in f.actions if a.flag == MEMORY_FLAG
+    )
+    if total:
+        assert lever.proposed == action.proposed == 0.89
+        assert lever.flag == "--mem-fraction-static 0.89"
+    else:
+        assert "in steps of 0.02" in lever.flag
+        assert "in steps of 0.02" in action.text
+        assert action.proposed == 0.87
+
+
+MEMORY_FLAG = "--mem-fraction-static"
 
 
 # -- what requests hold on a PD decode server -------------------------------------------------

@@ -84,12 +84,7 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
         said.append(
             shown("GPU memory free after start-up", free, "GiB", where, "available_gpu_mem")
         )
-        actions += act(
-            case,
-            "Leave more memory for activations",
-            "mem-fraction-static",
-            "lower by 0.02 to 0.05",
-        )
+        actions += act(case, "Leave more memory for activations: see CRS001")
     if not said:
         return Clear(
             "its sizes fit what the log shows"

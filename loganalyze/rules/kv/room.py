@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from loganalyze.capacity import memory, predict
 from loganalyze.model import Action, Estimate
 from loganalyze.rules.held import MEMORY_FRACTION, Held, act, gain_text, gains, memory_limit
@@ -15,7 +13,7 @@ _GIB = 2**30
 def _one_step_up(case: Case) -> float | None:
     """Return the next memory fraction to try; None where the present one is not printed."""
     present = case.arg("mem_fraction_static")
-    return round(present + 0.02, 2) if isinstance(present, float) and present < 0.97 else None
+    return memory.higher_fraction(present, None, None) if isinstance(present, float) else None
 
 
 def left_over_memory(case: Case, held: Held) -> list[Action]:
@@ -35,14 +33,11 @@ def _left_over(
         return [], []
     total = config.avail_before_weights_gib
     present = case.arg("mem_fraction_static")
-    proposed = (
-        round(present + math.floor(100 * spare / total) / 100, 2)
-        if isinstance(present, float) and total
-        else None
-    )
     limit = memory_limit(case)
-    if limit and proposed and total and isinstance(present, float):
-        proposed = min(proposed, max(limit.highest, present))
+    highest = limit.highest if limit and isinstance(present, float) else 1.0
+    proposed = None
+    if isinstance(present, float) and total:
+        proposed = memory.higher_fraction(present, spare, total, highest) or present
         spare = min(spare, (proposed - present) * total)
     effect, change = "", predict.Change()
     if cell and n:
@@ -55,7 +50,11 @@ def _left_over(
         case,
         f"Give the KV pool the GPU memory that is left over: {free:.1f} GiB are free after "
         "start-up, 5 to 8 are enough"
-        + ("" if proposed is not None else "; go up in steps of 0.02 until so much stays free"),
+        + (
+            ""
+            if proposed is not None
+            else f"; go up in steps of {memory.STEP:g} until so much stays free"
+        ),
         MEMORY_FRACTION,
         proposed if proposed is not None else _one_step_up(case),
         f"{'at most' if limit else 'in all'}, {effect}" if effect and proposed is None else effect,
@@ -73,7 +72,7 @@ def more_room(case: Case, held: Held) -> list[Action]:
             case,
             "If GPU memory is left over after start-up (available_gpu_mem in the "
             "max_total_num_tokens= line; 5 to 8 GB are enough), give it to the KV pool, in steps "
-            "of 0.02",
+            f"of {memory.STEP:g}",
             MEMORY_FRACTION,
             _one_step_up(case),
         )
