@@ -180,21 +180,31 @@ def _status(done: Summary, fail_on: str | None) -> int:
 
 
 def _said(done: Summary, output: str) -> list[str]:
-    counts = [
+    from loganalyze.report import words
+
+    now = done.totals
+    said = words.runs_in_trouble(now.problems, now.runs)
+    left_out = words.left_out(now.failed, now.copies, now.within)
+    said += f"; {left_out}" if left_out else ""
+    done_with = [
         (done.read, "read"),
         (done.grown, "read on"),
         (done.unchanged, "unchanged"),
         (done.moved, "moved"),
-        (done.copies, "copies"),
-        (done.unreadable, "not readable"),
-        (done.other, "no logs"),
         (done.partly, "of them only in part"),
     ]
-    parts = ", ".join(f"{n:,} {what}" for n, what in counts if n) or "none finished"
+    found = [
+        (done.copies, "copies" if done.copies > 1 else "copy"),
+        (done.unreadable, "not readable"),
+        (done.other, "no logs"),
+    ]
+    lists = [", ".join(f"{n:,} {what}" for n, what in x if n) for x in (done_with, found)]
+    # What is unchanged is counted as what it is as well.
+    parts = ("; of all " if done.unchanged else ", ").join(filter(None, lists)) or "none finished"
     head = "interrupted: " if done.interrupted else ""
     return [
         f"{head}{done.inputs:,} input{'s' * (done.inputs != 1)} ({parts}) in {done.seconds:.1f} s",
-        f"{done.problems:,} of {done.runs:,} runs had a problem: {output.rstrip('/')}/index.html",
+        f"{said}: {output.rstrip('/')}/index.html",
     ]
 
 

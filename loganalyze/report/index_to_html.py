@@ -40,9 +40,12 @@ class Overview:
     """What the page says.
 
     Attributes:
-        rows: runs as in the dataset's table `runs`, worst first, times in ISO 8601.
-        runs: how many there are in all, more than `rows` where the page would be too long.
-        statuses: status -> runs; `not analysed` counts those with an error.
+        rows: runs and logs that could not be analysed, as in the dataset's table `runs`, worst
+            first, times in ISO 8601; fewer than there are where the page would be too long.
+        runs, problems: how many logs were analysed, and how many of them had a problem.
+        failed: how many logs could not be analysed.
+        copied, within: logs that are copies of runs, and those of them within archives.
+        statuses: status -> runs; `not analysed` counts `failed`.
         causes: (code, name, runs, hosts, first seen, last seen, seconds in trouble).
         tables: recurrence by host, model, release and time.
         other: files that hold no log of SGLang, and the first of them with the reason.
@@ -51,9 +54,13 @@ class Overview:
 
     rows: Sequence[Row]
     runs: int
+    problems: int
     statuses: Mapping[str, int]
     causes: Sequence[tuple[str, str, int, int, str, str, float]]
     tables: Sequence[Table]
+    failed: int = 0
+    copied: int = 0
+    within: int = 0
     other: int = 0
     others: Sequence[tuple[str, str]] = ()
     copies: Mapping[str, Sequence[str]] = field(default_factory=dict)

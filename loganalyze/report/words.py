@@ -281,6 +281,24 @@ def plural(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def runs_in_trouble(problems: int, runs: int) -> str:
+    """Say how many of the runs of an archive had a problem."""
+    if not runs:
+        return "no log could be analysed"
+    return f"{f'{problems:,}' if problems else 'none'} of {plural(runs, 'run')} had a problem"
+
+
+def left_out(failed: int, copies: int, within: int) -> str:
+    """Say which logs of an archive are no runs; empty where all are."""
+    parts = []
+    if failed:
+        parts.append(f"{plural(failed, 'log')} could not be analysed")
+    if copies:
+        where = f" ({within:,} within archives)" if within else ""
+        parts.append(f"{plural(copies, 'copy', 'copies')} of these logs{where} not counted")
+    return ", ".join(parts)
+
+
 def name(source: str) -> str:
     """Say a log's name; `-` is standard input."""
     return "standard input" if source == "-" else source

@@ -21,7 +21,7 @@ from loganalyze import __version__
 from loganalyze.errors import InputError, LogAnalyzeError, UsageError
 from loganalyze.scan import inputs, local, rotation
 from loganalyze.scan.inputs import Input
-from loganalyze.scan.state import Change, Known, Run, State, part_path
+from loganalyze.scan.state import Change, Known, Run, State, Totals, part_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,14 +70,18 @@ class Options:
     redact: bool = True
 
 
+_NOTHING = Totals(0, 0, 0, 0, 0)
+
+
 @dataclass
 class Summary:
-    """What a scan did. Counts are of inputs, `runs` and `problems` of runs.
+    """What a scan did. Counts are of inputs, `runs` of what was told about.
 
     `inputs` is all that was found; of these `unchanged` were skipped, `moved` kept their runs
     under another name, `copies` have contents that count already, `grown` were read on,
     `read` were read from the start, `unreadable` could not be, and `other` are no logs.
-    `partly` counts runs that could not be read whole, such as a cut-off gzip file.
+    `partly` counts runs that could not be read whole, such as a cut-off gzip file. `totals` is
+    what the folder of results holds now, of this scan and of earlier ones: what its page says.
     """
 
     inputs: int = 0
@@ -90,7 +94,7 @@ class Summary:
     other: int = 0
     partly: int = 0
     runs: int = 0
-    problems: int = 0
+    totals: Totals = _NOTHING
     worst: str | None = None
     bytes_total: int = 0
     bytes_done: int = 0
@@ -200,7 +204,9 @@ class _Scan:
         except KeyboardInterrupt:
             self._sum.interrupted = True
         self._enter()
+        self._settle()
         self._page()
+        self._sum.totals = self._state.totals()
         return self._sum
 
     # -- planning -------------------------------------------------------------------------
@@ -270,9 +276,21 @@ class _Scan:
         if fingerprint != known.fingerprint:
             return False
         if known.status in ("copy", "part"):
-            origin = self._state.known(known.copy_of or "")
-            return origin is not None and origin.sha256 == known.sha256
+            return self._sha256_of(known.copy_of or "") == known.sha256
         return True
+
+    def _sha256_of(self, name: str) -> str | None:
+        """Return the SHA-256 of an input or of a log within one; None where it has gone."""
+        known = self._state.known(name)
+        if known or self._state.archive(name) is None:
+            return known.sha256 if known else None
+        run = self._run_of(name)
+        return run.row["sha256"] if run else None
+
+    def _run_of(self, name: str) -> Run | None:
+        from loganalyze.scan import work
+
+        return self._state.run(work.run_id(inputs.shown(name)))
 
     def _unchanged(self, known: Known) -> None:
         self._sum.unchanged += _files(known)
@@ -332,14 +350,25 @@ class _Scan:
         change.inputs = [
             k._replace(copy_of=renamed.get(k.copy_of or "", k.copy_of)) for k in change.inputs
         ]
-        for copy in (c for name in renamed for c in self._state.copies(name)):
-            known = self._state.known(copy)
-            if known and copy not in change.dropped:
-                change.inputs.append(known._replace(copy_of=renamed[known.copy_of or ""]))
+        self._rename_copies(change, renamed)
         tables = self._renamed(change, moved)
         self._commit(change, tables)
         for run in change.runs:
             self._told(run.row, "moved")
+
+    def _rename_copies(self, change: Change, renamed: Mapping[str, str]) -> None:
+        """Give copies of what has moved, and those within archives that have, the new names."""
+        for known in self._state.inputs("copy") if renamed else ():
+            name = self._new_name(known.name, renamed)
+            origin = self._new_name(known.copy_of or "", renamed)
+            if (name, origin) != (known.name, known.copy_of) and known.name not in change.dropped:
+                change.dropped.append(known.name)
+                change.inputs.append(known._replace(name=name, copy_of=origin))
+
+    def _new_name(self, name: str, renamed: Mapping[str, str]) -> str:
+        """Return the name of an input, or of a log within one, after some inputs have moved."""
+        old = name if name in renamed else self._state.archive(name) or name
+        return renamed.get(old, old) + name.removeprefix(old)
 
     def _renamed(
         self, change: Change, moved: Sequence[tuple[Run, str]]
@@ -390,13 +419,15 @@ class _Scan:
 
     def _orphans(self) -> list[_Planned]:
         """Return copies of contents that this scan has replaced: they count for themselves."""
-        return [
-            _Planned(found, known.fingerprint)
-            for known in self._state.inputs("copy")
-            if (origin := self._state.known(known.copy_of or "")) is None
-            or origin.sha256 != known.sha256
-            if not (found := _again(known)).error
-        ]
+        out: dict[str, _Planned] = {}
+        for known in self._state.inputs("copy"):
+            if self._sha256_of(known.copy_of or "") != known.sha256:
+                archive = self._state.known(self._state.archive(known.name) or "")
+                own = archive or known  # a log within an archive is read with all of it
+                found = _again(own)
+                if not found.error and not inputs.is_url(own.name):
+                    out[own.name] = _Planned(found, own.fingerprint)
+        return list(out.values())
 
     def _analyse(self, planned: list[_Planned]) -> None:
         """Analyse, and enter the results as they come."""
@@ -531,6 +562,7 @@ class _Scan:
         way = "grown" if done.task.tail and done.status == "read" else done.status
         setattr(self._sum, way, getattr(self._sum, way) + found.files)
         change.dropped += [name, *self._state.copies(name, "part")]
+        change.dropped += [copy.name for copy in self._state.copies_within(name)]
         for part in [name, *(part.name for part in found.parts)]:
             known = self._state.known(part)
             change.dropped.append(part)
@@ -592,6 +624,7 @@ class _Scan:
         from loganalyze.scan import work
 
         gone = [run for name in dict.fromkeys(change.dropped) for run in self._state.runs_of(name)]
+        gone += change.dropped_runs
         files, change.files = change.files, {}
         pages = {*files, *(old for old, _ in change.renamed)}
         change.removed += [r.page for r in gone if r.page and r.page not in pages]
@@ -603,7 +636,7 @@ class _Scan:
             for table, data in work.packed(tables).items():
                 change.files[part_path(table, part)] = data
         if change.runs or gone or change.inputs:
-            change.meta["page"] = "old"
+            change.meta |= {"page": "old", "settled": "no"}
         change.files.update(files)
         try:
             self._state.commit(change)
@@ -631,6 +664,47 @@ class _Scan:
                 elif rows.height:
                     change.removed.append(path)
 
+    def _settle(self) -> None:
+        """Take away the runs whose contents another run has, which files alone do not show.
+
+        Such are logs within archives, and objects, of which nothing is known before they are
+        read. The file counts, then the object, then the first by name.
+        """
+        if self._state.get("settled") == "yes":
+            return
+        change = Change()
+        first: dict[str, str] = {}
+        shown = {run.run: self._name_of(run) for run in self._state.runs()}
+        runs = [run for run in self._state.runs() if not run.row["error"] and run.row["sha256"]]
+        runs.sort(key=lambda r: (shown[r.run] != r.input, inputs.is_url(r.input), shown[r.run]))
+        for run in runs:
+            name, sha256 = shown[run.run], run.row["sha256"]
+            origin = first.setdefault(sha256, name)
+            if origin == name:
+                continue
+            change.dropped_runs.append(run)
+            known = self._state.known(name)
+            if known:
+                self._sum.copies += 1
+            known = known or Known(
+                name, run.row["size_bytes"] or 0, "", "", sha256, "copy", self._settings
+            )
+            change.inputs.append(known._replace(status="copy", copy_of=origin, sha256=sha256))
+            for copy in map(self._state.known, self._state.copies(name)):
+                if copy:
+                    change.inputs.append(copy._replace(copy_of=origin))
+        if change.dropped_runs:
+            self._commit(change, {})
+        settled = Change()
+        settled.meta["settled"] = "yes"
+        self._state.commit(settled)
+
+    @staticmethod
+    def _name_of(run: Run) -> str:
+        """Return the name of a run's log as inputs have it, of any bytes."""
+        log: str = run.row["log"]
+        return run.input + log.removeprefix(inputs.shown(run.input))
+
     def _part(self, table: str, part: int) -> list[bytes]:
         """Return a part of a table; none where it had no rows."""
         path = self._state.out / part_path(table, part)
@@ -641,7 +715,6 @@ class _Scan:
         order = (None, "info", "warning", "critical")
         self._sum.runs += row["error"] is None
         self._sum.partly += bool(row.get("unread"))  # no column of earlier scans
-        self._sum.problems += bool(row["is_problem"])
         self._sum.worst = max(self._sum.worst, row["severity"], key=order.index)
         if self._on_run:
             self._on_run(row, way)

@@ -23,7 +23,9 @@ Row = Mapping[str, Any]
 def of(state: State) -> Overview:
     """Return what the page of a state says."""
     rows = [run.row for run in state.runs()]
+    totals = state.totals()
     logs = {run.input: run.row["log"] for run in state.runs(MAX_ROWS)}
+    logs |= {log: log for log in logs.values()}
     statuses = Counter(row["status"] or "not analysed" for row in rows)
     problems = [row for row in rows if row["is_problem"] and row["primary"]]
     causes = [code for code, _ in Counter(row["primary"] for row in problems).most_common()]
@@ -42,7 +44,11 @@ def of(state: State) -> Overview:
     tables = [_table(name, value, rows, causes) for name, value in by] if problems else []
     return Overview(
         rows=rows[:MAX_ROWS],
-        runs=len(rows),
+        runs=totals.runs,
+        problems=totals.problems,
+        failed=totals.failed,
+        copied=totals.copies,
+        within=totals.within,
         statuses={s: statuses[s] for s in _STATUSES if statuses[s]},
         causes=[_cause(code, problems) for code in causes],
         tables=[t for t in tables if t],

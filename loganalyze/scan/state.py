@@ -53,8 +53,9 @@ class Known(NamedTuple):
 
     `status` is read (it has runs), unreadable, other (no log of SGLang), copy (its contents
     are those of `copy_of`, whose runs count), or part (of the rotated log `copy_of`). Of a copy
-    and a part `sha256` is that of `copy_of`. `parts` of a rotated log are the names of its
-    files, oldest first, as a JSON list.
+    and a part `sha256` is that of `copy_of`. A copy may be a log within an archive, and so may
+    what it is a copy of: `archive!member`. `parts` of a rotated log are the names of its files,
+    oldest first, as a JSON list.
     """
 
     name: str
@@ -80,6 +81,21 @@ class Run(NamedTuple):
     is_problem: bool
     place: int
     row: Mapping[str, Any]
+
+
+class Totals(NamedTuple):
+    """What an output folder holds.
+
+    `runs` are the logs that were analysed, each contents once, `problems` those of them with a
+    warning or critical, `failed` the logs that could not be analysed, and `copies` the logs that
+    are left out because their contents count already, `within` of them within archives.
+    """
+
+    runs: int
+    problems: int
+    failed: int
+    copies: int
+    within: int
 
 
 class State:
@@ -142,6 +158,31 @@ class State:
         """Return the runs of an input."""
         return list(self._runs("WHERE input = ? ORDER BY run", (_kept(name),)))
 
+    def run(self, run: str) -> Run | None:
+        """Return a run by its id."""
+        return next(self._runs("WHERE run = ?", (run,)), None)
+
+    def totals(self) -> Totals:
+        """Return what the folder holds."""
+        runs, problems, rows = self._db.execute(
+            "SELECT count(is_problem), ifnull(sum(is_problem), 0), count(*) FROM runs"
+        ).fetchone()
+        within = sum(self.archive(known.name) is not None for known in self.inputs("copy"))
+        return Totals(runs, problems, rows - runs, self.count("copy"), within)
+
+    def archive(self, log: str) -> str | None:
+        """Return the archive that holds a log named `archive!member`; None for a file."""
+        cuts = [k for k, letter in enumerate(log) if letter == "!"]
+        return next((log[:k] for k in cuts if self.known(log[:k])), None)
+
+    def copies_within(self, archive: str) -> list[Known]:
+        """Return the copies that an archive holds."""
+        found = self._db.execute(
+            "SELECT * FROM inputs WHERE name >= ? AND name < ? AND status = 'copy'",
+            (_kept(f"{archive}!"), _kept(f"{archive}{chr(ord('!') + 1)}")),
+        )
+        return [_known(row) for row in found]
+
     def runs(self, limit: int = -1) -> Iterator[Run]:
         """Yield all runs, worst first."""
         return self._runs("ORDER BY place DESC, run LIMIT ?", (limit,))
@@ -201,6 +242,8 @@ class State:
                     self._db.execute("DELETE FROM tails WHERE input = ?", (name,))
                     self._db.execute("DELETE FROM runs WHERE input = ?", (name,))
                     self._db.execute("DELETE FROM inputs WHERE name = ?", (name,))
+                for run in change.dropped_runs:
+                    self._db.execute("DELETE FROM runs WHERE run = ?", (run.run,))
                 self._insert("inputs", change.inputs)
                 self._insert("runs", ((*r[:-1], json.dumps(r.row)) for r in change.runs))
                 self._insert("tails", change.tails)
@@ -279,6 +322,7 @@ class Change:
 
     Attributes:
         dropped: inputs to be forgotten with their runs, before anything is entered.
+        dropped_runs: runs to be forgotten, whose input stays.
         inputs, runs, tails, meta: rows to enter.
         files: path within OUT -> contents, in the order in which they are to appear.
         removed: paths within OUT to delete, before any file appears.
@@ -287,6 +331,7 @@ class Change:
 
     def __init__(self) -> None:
         self.dropped: list[str] = []
+        self.dropped_runs: list[Run] = []
         self.inputs: list[Known] = []
         self.runs: list[Run] = []
         self.tails: list[tuple[str, str, bytes]] = []

@@ -89,7 +89,7 @@ def test_a_cluster_gives_what_one_machine_gives(cluster, s3, tmp_path, monkeypat
     killer.join()
     assert killed
     assert removed
-    assert (done.read, done.unreadable, done.problems) == (36, 0, 12)
+    assert (done.read, done.unreadable, done.totals.problems) == (36, 0, 12)
     library.scan(["s3://logs/many/"], str(tmp_path / "one"), library.Options(jobs=2))
     on_cluster, on_one = tables(tmp_path / "ray"), tables(tmp_path / "one")
     for name in dataset.TABLES:

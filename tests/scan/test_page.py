@@ -53,6 +53,7 @@ def test_a_large_archive_still_makes_a_page_that_opens(page):
     many = index_to_html.Overview(
         rows=(rows * 400)[: overview.MAX_ROWS],
         runs=1_000_000,
+        problems=1_000_000,
         statuses={"degraded": 1_000_000},
         causes=[("KV001", "kv-saturation", 3, 2, "2026-03-02", "2026-03-04", 9.0)],
         tables=[],
@@ -60,7 +61,7 @@ def test_a_large_archive_still_makes_a_page_that_opens(page):
     text = index_to_html.render(many)
     assert len(text) < 5_000_000
     assert "In this order: runs with a critical finding" in text
-    assert f"The {words.number(overview.MAX_ROWS)} worst of 1,000,000 runs" in text
+    assert f"The {words.number(overview.MAX_ROWS)} worst of 1,000,000 logs" in text
     page.write_text(text)
     rows = re.findall(r"<tr class=[^>]*data-log=[^>]*>", opened(page))
     assert len(rows) == overview.MAX_ROWS

@@ -1,6 +1,7 @@
 """The whole of `scan`: what it writes, and what it does the second time."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -107,7 +108,7 @@ def test_what_has_not_changed_is_skipped(archive, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file() and p.suffix}
     done, told = scan(archive, out)
     assert set(told.values()) == {"unchanged"}
-    assert (done.unchanged, done.read, done.runs, done.problems) == (6, 0, 6, 3)
+    assert (done.unchanged, done.read, done.runs, done.totals.problems) == (6, 0, 6, 3)
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -185,6 +186,44 @@ def test_copies_count_once(archive, tmp_path):
     done, told = scan(archive, out)
     assert told["node2/copy.log"] == "read"
     assert len(table(out, "runs")) == 7
+
+
+def packed(path, **members):
+    """Write an archive of files: name -> text."""
+    with tarfile.open(path, "w:gz") as file:
+        for name, text in members.items():
+            member = tarfile.TarInfo(f"{name}.log")
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text.encode()))
+
+
+def test_a_copy_within_an_archive_counts_once_wherever_it_is_said(archive, tmp_path, run):
+    # Six logs of which three are slow, the first of them also in two archives, and one log more.
+    out, first = tmp_path / "out", archive / "node1" / "server0.log"
+    text, other = first.read_text(), log_text(full=True, seed=7)
+    packed(archive / "a.tar.gz", again=text, other=other)
+    packed(archive / "b.tar.gz", once_more=text)
+    said = "4 of 7 runs had a problem; 2 copies of these logs (2 within archives) not counted: "
+    assert said in run("scan", archive, "-o", out, check=0).stdout
+    page = (out / "index.html").read_text()
+    assert '<h1 id="summary">4 of 7 runs had a problem; most often KV001' in page
+    assert "2 copies of these logs (2 within archives) not counted." in page
+    assert re.search(r"also [^<]*a\.tar\.gz!again\.log, [^<]*b\.tar\.gz!once_more\.log<", page)
+    assert len(table(out, "runs")) == 7
+    assert "a.tar.gz!other.log" in runs(out)
+    for name in ("findings", "series"):
+        assert set(table(out, name)["run"]) <= set(table(out, "runs")["run"])
+    assert len(list((out / "reports").iterdir())) == 4
+    # The same again, when nothing is new, and when an archive has another name.
+    assert said in run("scan", archive, "-o", out, check=0).stdout
+    (archive / "a.tar.gz").rename(archive / "c.tar.gz")
+    assert said in run("scan", archive, "-o", out, check=0).stdout
+    assert "c.tar.gz!again.log" in (out / "index.html").read_text()
+    # When the file gets other contents, one of its copies counts for it.
+    first.write_text(log_text(full=False, seed=9))
+    done, _ = scan(archive, out)
+    assert done.totals == (8, 4, 0, 1, 1)
+    assert len(table(out, "runs")) == 8
 
 
 def test_other_limits_and_wanted_pages_are_read_again(archive, tmp_path):

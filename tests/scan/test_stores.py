@@ -126,7 +126,7 @@ def azurite(monkeypatch):
 def scanned_like_a_folder(scheme, tmp_path):
     out = tmp_path / "out"
     done = library.scan([f"{scheme}://logs/2026/"], str(out), OPTIONS)
-    assert (done.read, done.problems) == (2, 1)
+    assert (done.read, done.totals.problems) == (2, 1)
     rows = pl.read_parquet(sorted((out / "dataset/runs").glob("*"))).sort("log")
     assert rows["log"].to_list() == [f"{scheme}://logs/{name}" for name in LOGS]
     for name, text in LOGS.items():
