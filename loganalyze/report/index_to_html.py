@@ -116,12 +116,9 @@ def _redacted(o: Overview, redactor: Redactor) -> Overview:
 
 def _shown(row: Row) -> dict[str, Any]:
     """Return a run as the table says it, with the numbers that it is sorted by."""
-    capacity = []
-    if row["kv_tokens"]:
-        size = words.number(row["kv_tokens"], "tokens")
-        capacity.append(size + (" (inferred)" if row["kv_tokens_source"] == "inferred" else ""))
-    if row["requests_fit"] is not None:
-        capacity.append(f"{words.plural(row['requests_fit'], 'request')} fit")
+    capacity = words.number(row["kv_tokens"], "tokens") if row["kv_tokens"] else ""
+    inferred = " (inferred)" if row["kv_tokens_source"] == "inferred" else ""
+    fits = row["requests_fit"]
     start, end = _time(row["start"]), _time(row["end"])
     folder, _, name = row["log"].rpartition("/")
     share = row["problem_frac"]
@@ -134,7 +131,8 @@ def _shown(row: Row) -> dict[str, Any]:
         "when": words.span(start, end) if start else "",
         "cost": words.duration(row["problem_s"]) if row["problem_s"] else "",
         "share": f"{share:.0%} of the log" if share else "",
-        "capacity": ", ".join(capacity),
+        "capacity": f"{capacity}{inferred}" if capacity else "",
+        "fits": f"{words.plural(fits, 'request')} fit" if fits is not None else "",
         "said": words.clean(row["error"] or row["headline"] or ""),
     }
 
