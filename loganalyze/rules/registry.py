@@ -30,6 +30,12 @@ Limits = Mapping[str, float]
 #: The sections that every rule's docstring must have, in this order.
 SECTIONS = ("What it flags", "Why it is slow", "Not this rule", "What to do", "Source")
 
+#: What a log lacks that holds no statistics, and what would have logged them.
+NO_STATISTICS = (
+    "it has no decode or prefill line; a server prints them at --log-level info while it works, a "
+    "decode line every --decode-log-interval steps"
+)
+
 #: A log shorter than this, in time or in lines, is an excerpt: durations cannot be judged.
 EXCERPT_S = 30.0
 EXCERPT_LINES = 20
@@ -200,6 +206,7 @@ class Rule:
         explains: codes of symptoms that this rule's finding accounts for when both fire at
             the same time.
         after: codes whose findings the rule reads.
+        at_once: whether what it looks for shows in a single line, so that an excerpt can clear it.
     """
 
     code: str
@@ -209,6 +216,7 @@ class Rule:
     limits: Mapping[str, Limit]
     explains: tuple[str, ...]
     after: tuple[str, ...]
+    at_once: bool
     judge: Judge
     summary: str
     sections: Mapping[str, str]
@@ -245,6 +253,7 @@ def rule(
     limits: Mapping[str, Limit] | None = None,
     explains: Iterable[str] = (),
     after: Iterable[str] = (),
+    at_once: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register a rule. See `Rule` for the arguments; `severity` is the worst it gives.
 
@@ -264,6 +273,7 @@ def rule(
             limits=dict(limits or {}),
             explains=tuple(explains),
             after=tuple(after),
+            at_once=at_once,
             judge=judge,
             summary=summary,
             sections=sections,
@@ -385,6 +395,9 @@ def _judged(one: Rule, case: Case, overrides: Mapping[str, float]) -> Outcome:
     except Exception as error:  # a faulty rule must not hide what the others found
         return outcome("error", f"{type(error).__name__}: {error}")
     if isinstance(answer, Clear):
+        short = _too_short(one, case, limits)
+        if short:
+            return outcome("not_applicable", f"cannot tell from this log: {short}")
         return outcome("clear", answer.reason)
     finding = replace(
         answer,
@@ -395,6 +408,24 @@ def _judged(one: Rule, case: Case, overrides: Mapping[str, float]) -> Outcome:
         why=one.sections["Why it is slow"],
     )
     return outcome("fired", finding.summary, finding)
+
+
+def _too_short(one: Rule, case: Case, limits: Limits) -> str:
+    """Return why a log that does not show something cannot clear it, and what would show it.
+
+    Empty where the log is long enough to have shown it, and for one without statistics lines,
+    which a rule clears by other lines.
+    """
+    takes = limits.get("report_s", 0.0)
+    if not case.ranks or (one.at_once and case.excerpt):
+        return ""
+    stamped = any(rank.clock != "none" for rank in case.ranks)
+    if not case.excerpt and not (stamped and case.signals.span_s < takes):
+        return ""
+    return (
+        f"{case.length} cannot show it; {duration(max(takes, EXCERPT_S))} or more of the "
+        "server's whole log under load would"
+    )
 
 
 #: What a missing column would take. Columns not named here: the statistics lines themselves.
@@ -418,7 +449,7 @@ _WOULD_LOG = {
 def missing(one: Rule, batch: pl.DataFrame) -> str:
     """Return what the rule needs and the log lacks, in words; empty if nothing."""
     if one.needs and not batch.height:
-        return "it has no decode or prefill line"
+        return NO_STATISTICS
     for need in one.needs:
         columns = need.split("|")
         if all(batch[c].null_count() == batch.height for c in columns):

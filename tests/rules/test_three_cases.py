@@ -72,6 +72,22 @@ def test_says_when_it_cannot_tell(code):
     assert found.reason.startswith("cannot tell from this log: ")
 
 
+def test_clear_means_that_the_log_could_have_shown_it():
+    # One line: that 0.5 is not full shows in it, a silence, a crash or an idle time does not.
+    found = outcomes(EXCERPT)
+    assert found["KV001"].status == "clear"
+    for code in ("CRS001", "DRN001", "HNG001", "IDL001", "KV004", "TPS001"):
+        assert found[code].status == "not_applicable", code
+        assert (
+            "1 statistics line cannot show it; 30 s or more of the server's" in found[code].reason
+        )
+    # 40 s are long enough for a silence of 30 s, not for a spell of 60.
+    found = outcomes(text(decode(usage=[0.9] * 41, queue=0)))
+    assert found["HNG001"].status == "clear"
+    assert found["KV003"].status == "not_applicable"
+    assert "60 s or more" in found["KV003"].reason
+
+
 @pytest.mark.parametrize("code", [c for c in CODES if rules.all_rules()[c].needs])
 def test_missing_columns_are_named(code):
     data = planted(PLANTED_FOR[code].name)

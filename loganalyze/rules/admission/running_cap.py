@@ -65,6 +65,7 @@ _TAKEN_OVER = 3
     },
     explains=("QUE001", "OVR001", "ADM002", "KV001"),
     after=("MAM001",),
+    at_once=True,
 )
 def running_cap(case: Case, limits: Limits) -> Finding | Clear:
     """Requests wait because running requests stand at their cap.

@@ -33,6 +33,7 @@ _SMALLEST_DEFAULT = 8
         "join_s": Limit(10.0, "s", "holes up to this long are closed"),
     },
     explains=("THR002",),
+    at_once=True,
 )
 def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
     """Decode steps run without a CUDA graph.

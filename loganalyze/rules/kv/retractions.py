@@ -26,7 +26,16 @@ from loganalyze.rules.held import (
 )
 from loganalyze.rules.kv.evidence import capacity_of
 from loganalyze.rules.kv.room import left_over_memory
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import (
+    NO_STATISTICS,
+    Case,
+    Clear,
+    Limit,
+    Limits,
+    NotApplicable,
+    duration,
+    rule,
+)
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float, retractions
 
@@ -133,14 +142,14 @@ def _without_statistics(case: Case, limits: Limits) -> Finding | Clear:
         pl.col("n") >= limits["per_minute"]
     )
     if not many.height:
-        raise NotApplicable("it has no decode or prefill line")
+        raise NotApplicable(NO_STATISTICS)
     start = many["time"][0] - timedelta(seconds=60)
     spell_of = events.filter(pl.col("time").is_between(start, many["time"][-1]))
     episodes = spells_of(spell_of, limits["join_s"])
     length = sum(one.duration_s for one in episodes)
     total = int(spell_of.select(lost.sum()).item())
     if length < limits["report_s"]:
-        raise NotApplicable("it has no decode or prefill line")
+        raise NotApplicable(NO_STATISTICS)
     first = spell_of.row(0, named=True)
     return Finding(
         summary=f"{total} requests thrown back to the queue, {60 * total / length:.1f} a minute, "

@@ -59,6 +59,7 @@ from loganalyze.timeline import as_float, near_cap
     },
     explains=("KV002", "KV004", "KV005", "KV006", "KV008", "ADM001", "QUE001", "OVR001"),
     after=("KV010",),
+    at_once=True,
 )
 def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
     """The KV pool is full while requests wait.

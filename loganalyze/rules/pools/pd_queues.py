@@ -72,6 +72,7 @@ def _reserve(case: Case) -> int:
         "join_s": Limit(60.0, "s", "holes up to this long with a backlog are closed"),
     },
     explains=("KV001", "KV003", "KV004", "QUE001"),
+    at_once=True,
 )
 def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     """A PD decode server has no KV room for requests that wait to be transferred.
@@ -182,6 +183,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         "rise": Limit(5.0, "requests", "rise of #inflight-req over 120 s on a prefill server"),
     },
     explains=("QUE001", "HNG001", "CLI001", "IDL001"),
+    at_once=True,
 )
 def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
     """The KV of requests arrives late on decode servers, or leaves prefill servers late.

@@ -48,6 +48,7 @@ from loganalyze.timeline import as_float, near_cap
         "join_s": Limit(60.0, "s", "holes up to this long with a queue are closed"),
     },
     explains=("KV001", "KV004", "ADM001", "ADM002", "ADM003", "KV005", "QUE001", "OVR001"),
+    at_once=True,
 )
 def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
     """The sliding-window KV pool is full while the full-attention pool has room.

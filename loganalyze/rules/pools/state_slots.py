@@ -37,6 +37,7 @@ from loganalyze.timeline import as_float, near_cap
         "join_s": Limit(20.0, "s", "holes up to this long are closed"),
     },
     explains=("RUN001", "KV001", "ADM001", "ADM002", "ADM003", "KV005", "QUE001", "OVR001"),
+    at_once=True,
 )
 def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
     """All state slots of the Mamba pool are taken while requests wait.
