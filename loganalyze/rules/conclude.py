@@ -511,11 +511,30 @@ def _instead(split: Sequence[SessionData]) -> str:
         said = f", but {thrown} retracted request{plural}: the KV pool was full while decoding"
     missing = ranks_missing(split)
     if missing is None:
-        return said
+        return f"{said}; {_unlogged(split)}"
     ranks = missing[0] if missing[0] == missing[1] else f"{missing[0]} to {missing[1]}"
     return (
         f"{said}; it looks like the log of another node than the first, whose log, with {ranks}, "
         "has the statistics"
+    )
+
+
+#: Values of --log-level at which no statistics are printed.
+_TOO_QUIET = ("warning", "warn", "error", "critical", "fatal")
+
+
+def _unlogged(split: Sequence[SessionData]) -> str:
+    """Say what kept statistics out of a log, or what it takes to have them."""
+    configs = [data.session.config for data in split]
+    level = next((v for c in configs if isinstance(v := c.arg("log_level"), str)), "info")
+    if level.lower() in _TOO_QUIET:
+        return f"--log-level {level} left them out: start the server with --log-level info"
+    steps = next((v for c in configs if isinstance(v := c.arg("decode_log_interval"), int)), None)
+    every = "" if steps is None else f" ({steps:,} here)"
+    return (
+        "a server prints them to its standard error at --log-level info while requests run, a "
+        f"decode line every --decode-log-interval steps{every}; give what it wrote while it was "
+        "slow, and of a server on several nodes the first one's log"
     )
 
 

@@ -675,3 +675,19 @@ def test_a_rank_without_prefill_lines_stops_no_rule():
             for rank in (0, 1)
         ]
     judged(sorted(lines, key=lambda line: line[:21]))  # asserts that no rule failed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"log_level": "warning"}, "--log-level warning left them out: start the server with"),
+        ({"decode_log_interval": 4_000}, "every --decode-log-interval steps (4,000 here); give"),
+        ({}, "at --log-level info while requests run, a decode line every --decode-log-interval"),
+    ],
+)
+def test_a_log_without_statistics_names_the_flag_that_logs_them(arguments, said):
+    found, verdict = judged([args(**arguments), size(100_000, 512)])
+    assert verdict.status == "undetermined"
+    assert "it holds no decode or prefill line" in verdict.headline
+    assert said in verdict.headline
+    assert not found
