@@ -61,7 +61,7 @@ def write(
         target: file to write.
         frame: which frame; see schema.py for its columns.
         form: parquet, csv or ndjson. In the latter two, text is as `readable` and `csv_text`
-            give it; Parquet has it as it was logged.
+            give it, and times are ISO 8601; Parquet has both as they were logged.
         columns: names of the columns to write, in this order; all by default.
         chosen: rows to keep; all by default.
         redact: whether hosts, addresses, keys and user names are taken out of texts.
@@ -109,9 +109,9 @@ def write(
         if form == "parquet":
             lazy.sink_parquet(target)
         elif form == "csv":
-            lazy.with_columns(csv_text()).sink_csv(target)
+            lazy.with_columns(csv_text(), times()).sink_csv(target)
         else:
-            lazy.with_columns(readable()).sink_ndjson(target)
+            lazy.with_columns(readable(), times()).sink_ndjson(target)
     except pl.exceptions.ComputeError as error:
         # How Polars says that the disk is full, for some forms.
         if told := re.search(r"([^:]+) \(os error (\d+)\)", str(error)):
@@ -125,6 +125,11 @@ def _near(name: str, declared: Sequence[Column]) -> str:
     known = [column.name for column in declared]
     near = difflib.get_close_matches(name, known, n=3) or known
     return f"columns: {', '.join(near)}"
+
+
+def times() -> pl.Expr:
+    """Return all times as reports write them, to the millisecond: ISO 8601 without a zone."""
+    return pl.col(pl.Datetime).dt.strftime("%Y-%m-%dT%H:%M:%S%.3f")
 
 
 def readable() -> pl.Expr:

@@ -1,5 +1,6 @@
 """The frames as files: every column, every row, in order, whatever the log."""
 
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -55,6 +56,24 @@ def test_every_form_holds_the_same_rows(tmp_path, form):
     assert set(rows.columns) == {c.name for c in schema.BATCH}
     assert rows["running_req"].to_list() == list(range(9))
     assert rows["line_no"].to_list() == list(range(1, 10))
+
+
+def test_times_are_written_in_one_form_and_read_back(tmp_path):
+    stamps = ["2026-01-05 10:00:01", "2026-01-05 10:00:02.250"]
+    lines = [DECODE.format(second=0, tags="", running=7) for _ in stamps]
+    lines = [f"[{s}] {x.partition('] ')[2]}" for s, x in zip(stamps, lines, strict=True)]
+    path = log(tmp_path / "a.log", lines)
+    read = {}
+    for form in ("csv", "ndjson"):
+        export.write(
+            [path], tmp_path / form, frame="batch", form=form, columns=["time", "line_no"]
+        )
+        read[form] = READERS[form](tmp_path / form)["time"]
+    written = ["2026-01-05T10:00:01.000", "2026-01-05T10:00:02.250"]
+    assert read["csv"].to_list() == read["ndjson"].to_list() == written
+    times = read["csv"].str.to_datetime(time_unit="ms")
+    assert times.to_list() == exported(tmp_path, [path])["time"].to_list()
+    assert times[1] == datetime(2026, 1, 5, 10, 0, 2, 250_000)
 
 
 def test_sessions_and_derived_columns_are_those_of_check(tmp_path):
