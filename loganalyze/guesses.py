@@ -121,7 +121,12 @@ def guess(source: Source) -> tuple[str, str]:
     Returns:
         What it looks like, for "looks like ...", and what to do.
     """
-    head = head_of(source, _HEAD).decode("utf-8", "replace")
+    return guess_head(head_of(source, _HEAD))
+
+
+def guess_head(first: bytes) -> tuple[str, str]:
+    """Guess it from the first bytes of a log: see `guess`."""
+    head = first[:_HEAD].decode("utf-8", "replace")
     if "\0" in head and not head.strip("\0\n"):
         return "NUL bytes", "an empty archive, or a log cut off while it was written"
     if not head.strip("\0 \r\n\t"):

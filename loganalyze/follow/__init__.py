@@ -14,7 +14,7 @@ from typing import Literal
 
 import polars as pl
 
-from loganalyze import derive, pipeline, reading, rules
+from loganalyze import derive, guesses, pipeline, reading, rules
 from loganalyze.filters import Filters
 from loganalyze.follow.alerts import Alerts, Event
 from loganalyze.follow.gauges import Gauges, Now
@@ -128,6 +128,7 @@ class Follower:
         self._capacity: int | None = None
         self._judged = False
         self._unjudged = False
+        self._spoken: set[str] = set()
 
     # -- what comes in --------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class Follower:
             self._window.pending.pop(name, None)
         else:
             self._window.pending[name] = pending
+        self._hear(name, settled, pending)
         return [] if history else self._judge_new(name, settled, pending)
 
     def tick(self, quiet_s: float) -> list[Change]:
@@ -185,6 +187,7 @@ class Follower:
             pending = reader.pending()
             if pending is not None:
                 self._window.pending[name] = pending
+                self._hear(name, pending)
         frames = self._window.frames()
         if frames:
             newest = [frames[name]["time"].max() for name in ("batch", "event", "startup")]
@@ -210,10 +213,24 @@ class Follower:
         """Lines read."""
         return sum(source.lines for source in self._sources.values())
 
+    def lines_of(self, name: str) -> int:
+        """Return the lines read of one log."""
+        return self._sources[name].lines
+
     @property
     def statistics(self) -> int:
         """Statistics lines read."""
         return self._parser.coverage().lines_batch
+
+    def foreign(self, name: str) -> tuple[str, str] | None:
+        """Return what a log looks like in which no line is one of SGLang, and what to do.
+
+        None for a log that has such a line, or no line at all.
+        """
+        source = self._sources[name]
+        if not source.lines or name in self._spoken:
+            return None
+        return guesses.guess_head(source.recent)
 
     def report(self, command: str = "") -> Report:
         """Return the report on what is in the window: the last day."""
@@ -241,6 +258,11 @@ class Follower:
             raised=dict(self._raised),
             capacity_tokens=self._capacity,
         )
+
+    def _hear(self, name: str, *chunks: Frames | None) -> None:
+        """Note that a log holds a line of SGLang; access lines are those of any server."""
+        if any(f.batch.height + f.event.height + f.startup.height for f in chunks if f):
+            self._spoken.add(name)
 
     # -- when the rules run ---------------------------------------------------------------
 

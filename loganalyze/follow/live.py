@@ -55,6 +55,11 @@ class LiveSource(Source):
         while self._recent_bytes > _QUOTE_BYTES:
             self._recent_bytes -= len(self._recent.popleft()[1])
 
+    @property
+    def recent(self) -> bytes:
+        """The latest lines, in the order in which they came."""
+        return b"\n".join(line for _, line in self._recent)
+
     def describe(self) -> LogSource:
         """Return what came so far."""
         return LogSource(

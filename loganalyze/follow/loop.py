@@ -13,6 +13,9 @@ from loganalyze.sources import open_sources
 
 #: Seconds between looks at files that did not grow.
 POLL_S = 0.5
+#: A log is said to be none of SGLang after so many lines without one, or sooner once nothing has
+#: come for so many seconds: a server's first lines may be those of a script around it.
+FOREIGN_LINES, FOREIGN_S = 50, 5.0
 #: Seconds between calls of `on_status` while nothing changes.
 STATUS_S = 1.0
 
@@ -50,6 +53,7 @@ def run(
     for tail in tails:
         follower.add(tail.name, "stdin" if tail.path == "-" else "file")
     _history(tails, follower, on_change, on_note)
+    unknown = {tail.name for tail in tails}
     on_status()
     last_line = last_status = time.monotonic()
     while not is_over():
@@ -62,6 +66,7 @@ def run(
         else:
             for change in follower.tick(now - last_line):
                 on_change(change)
+        unknown = _foreign(unknown, follower, now - last_line, on_note)
         if came or now - last_status >= STATUS_S:
             on_status()
             last_status = now
@@ -75,10 +80,36 @@ def run(
     for change in follower.finish():
         on_change(change)
     if not follower.statistics:
+        said = follower.foreign(tails[0].name)
+        if said is None:
+            raise InputError(
+                f"no decode or prefill line in {follower.lines:,} lines",
+                hint="they are printed at --log-level info while requests run",
+            )
         raise InputError(
             f"no SGLang line in {follower.lines:,} lines",
-            hint="pass the server's own standard error",
+            hint=f"it looks like {said[0]}; {said[1]}",
         )
+
+
+def _foreign(
+    unknown: set[str], follower: Follower, quiet_s: float, on_note: Callable[[str], None]
+) -> set[str]:
+    """Say once of each log that it is none of SGLang, and return those that are not known yet."""
+    left = set()
+    for name in sorted(unknown):
+        lines = follower.lines_of(name)
+        if not lines or (lines < FOREIGN_LINES and quiet_s < FOREIGN_S):
+            left.add(name)
+            continue
+        said = follower.foreign(name)
+        if said:
+            where = "standard input" if name == "-" else name
+            on_note(
+                f"{where}: no SGLang line in {lines:,} lines, it looks like {said[0]}; "
+                f"{said[1]}; still waiting for one"
+            )
+    return left
 
 
 def _history(

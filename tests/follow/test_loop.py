@@ -119,6 +119,24 @@ def test_other_text_is_not_followed_to_a_verdict():
     assert b"no SGLang line in 50 lines" in done.stderr
 
 
+VLLM = (
+    b"INFO 03-02 09:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 10.0 tokens/s, "
+    b"Running: 3 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%\n"
+)
+
+
+def test_a_log_that_is_none_of_sglang_is_said_to_be_once_and_waited_for(tmp_path, saturated):
+    log, other = tmp_path / "vllm.log", tmp_path / "server.log"
+    log.write_bytes(VLLM * 60)
+    other.write_bytes(saturated.read_bytes())
+    script = Script(*[lambda: append(log, VLLM)] * 3, lambda: append(log, saturated.read_bytes()))
+    script.run(follower := Follower(), log, other)
+    (note,) = script.notes
+    assert "vllm.log: no SGLang line in 60 lines, it looks like a vLLM log; " in note
+    assert note.endswith("still waiting for one")
+    assert follower.foreign(str(log)) is None  # it came at last
+
+
 @pytest.fixture(scope="module")
 def piped(saturated, tmp_path_factory):
     out = tmp_path_factory.mktemp("hook") / "told.jsonl"
