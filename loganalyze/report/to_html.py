@@ -126,6 +126,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         key_numbers=list(facts.key_numbers(report)),
         table=facts.timeline_rows(figures.timeline) if figures.timeline else None,
         tree=tree.grow(report.findings),
+        sessions_said=tree.sessions_said,
         checks=checks,
         counted=lambda status: sum(len(group) for group, _ in checks[status]),
         capacities=[(s, list(facts.capacity_rows(s))) for s in report.sessions],

@@ -8,9 +8,9 @@ and close no issue: what would is escaped, or broken by a space of no width.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from loganalyze.model import Finding, Report, Session, Severity
+from loganalyze.model import Report, Session, Severity
 from loganalyze.report import facts, tree, words
 
 MAX_LINES = 59
@@ -29,14 +29,14 @@ def render(report: Report) -> str:
     """Return the block, without a final blank line."""
     report = words.safe(report)
     lines = [*_verdict(report), "", *_facts(report), ""]
-    top = [node.finding for node in tree.grow(report.findings)]
-    full = [f for f in top if f.severity > Severity.INFO][:3]
-    for f in full:
-        lines += [*_finding(f), ""]
-    others = [f for f in report.findings if f not in full]
+    top = tree.grow(report.findings)
+    full = [node for node in top if node.finding.severity > Severity.INFO][:3]
+    for node in full:
+        lines += [*_finding(node), ""]
+    others = [node for node in _every(top) if node not in full]
     if others:
         lines += ["**Also found**", ""]
-        lines += [_one(f) for f in others[:6]]
+        lines += [_one(node) for node in others[:6]]
         lines += [f"- {len(others) - 6} more"] if len(others) > 6 else []
         lines += [""]
     foot = list(_foot(report))
@@ -85,6 +85,8 @@ def _facts(report: Report) -> Iterator[str]:
     for s in report.sessions[:4]:
         size = prose(_capacity(s) or "no size printed")
         yield f"| {_session(s, len(report.sessions))} | {size} |"
+    if len(report.sessions) > 4:
+        yield f"| Further sessions | {len(report.sessions) - 4} |"
     c = report.coverage
     unread = f"{c.lines_unrecognised:,} not understood"
     yield f"| Coverage | {c.lines_total:,} lines, {c.lines_batch:,} statistics, {unread} |"
@@ -113,11 +115,20 @@ def _capacity(s: Session) -> str:
     return ", ".join(said)
 
 
-def _finding(f: Finding) -> Iterator[str]:
-    """Write one finding in at most nine lines."""
+def _every(nodes: Sequence[tree.Node]) -> list[tree.Node]:
+    """Return all findings of a tree in the order of the report."""
+    below = [one for node in nodes for one in _every(node.children)]
+    return sorted([*nodes, *below], key=lambda node: node.index)
+
+
+def _finding(node: tree.Node) -> Iterator[str]:
+    """Write one finding in at most ten lines."""
+    f = node.finding
     yield f"**{words.severity(f.severity)}: {prose(f.code)} {prose(f.name)}**"
     yield ""
     yield f"- {prose(f.summary, 400)}"
+    if node.same:
+        yield f"- Held in {prose(tree.sessions_said(node))}"
     spans = words.longest(f.episodes, 1)
     if spans:
         e = spans[0]
@@ -133,9 +144,11 @@ def _finding(f: Finding) -> Iterator[str]:
         yield f"- Other causes weighed: {prose(f.competing)}"
 
 
-def _one(f: Finding) -> str:
+def _one(node: tree.Node) -> str:
+    f = node.finding
     because = f" (follows from {prose(f.explained_by)})" if f.explained_by else ""
-    return f"- {words.severity(f.severity)} {prose(f.code)}: {prose(f.summary)}{because}"
+    also = f" (in {prose(tree.sessions_said(node))})" if node.same else ""
+    return f"- {words.severity(f.severity)} {prose(f.code)}: {prose(f.summary)}{because}{also}"
 
 
 def _foot(report: Report) -> Iterator[str]:

@@ -46,7 +46,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
     top = tree.grow(report.findings)
     for node in top[:_FINDINGS]:
         page.gap()
-        _finding(page, node)
+        _finding(page, node, several=len(report.sessions) > 1)
     if len(top) > _FINDINGS:
         page.gap()
         page.put(f"{len(top) - _FINDINGS} more findings are in the HTML and JSON forms.")
@@ -169,16 +169,19 @@ def _head(page: _Page, report: Report) -> None:
         page.put(f"not analysed: {u.name}: {u.message}{hint}")
 
 
-def _finding(page: _Page, node: tree.Node, indent: int = 0) -> None:
+def _finding(page: _Page, node: tree.Node, indent: int = 0, *, several: bool) -> None:
     """Write one finding, in full at the top level and in short below."""
     f, inner, short = node.finding, indent + 2, indent > 0
     kind = str(f.severity)
     page.put(
-        f"{words.severity(f.severity)} {f.code} {f.name}, confidence {f.confidence}",
+        f"{words.severity(f.severity)} {f.code} {f.name}, confidence {f.confidence}"
+        + (f", session {f.session}" if several and f.session else ""),
         indent,
         tone=kind,
     )
     page.put(f.summary, inner)
+    if node.same:
+        page.put(tree.sessions_said(node), inner, label="held in")
     for i, e in enumerate(shown := words.longest(f.episodes, 1 if short else 3)):
         rank = f", {e.rank}" if e.rank else ""
         where = words.place_of(e)
@@ -200,7 +203,7 @@ def _finding(page: _Page, node: tree.Node, indent: int = 0) -> None:
     if f.competing and not short:
         page.put(f.competing, inner, label="weighed")
     for child in node.children:
-        _finding(page, child, min(inner, 8))
+        _finding(page, child, min(inner, 8), several=several)
 
 
 def _action(page: _Page, action: Action, indent: int, label: str) -> None:

@@ -291,7 +291,8 @@
       const found = event.points.map((p) => p.customdata).find((d) => typeof d === 'number');
       const finding = found === undefined ? null : document.getElementById(`finding-${found}`);
       if (!finding) return;
-      if (finding.firstElementChild.matches('details')) finding.firstElementChild.open = true;
+      const folded = finding.firstElementChild.matches('details') ? finding.firstElementChild : finding.closest('details');
+      if (folded) folded.open = true;
       finding.scrollIntoView();
     });
   };
