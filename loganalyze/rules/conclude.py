@@ -110,6 +110,9 @@ _PROFILE_WORDS = {
 #: A symptom is explained by a cause that held during this share of it.
 _EXPLAINED_SHARE = 0.5
 
+#: Ranks that are named in the cost.
+_RANKS = 4
+
 #: Fewer admitted requests tell no usual waiting time.
 _ADMITTED = 5
 
@@ -287,8 +290,9 @@ def concluded(
     data = next((s for s in sessions if s.session.id == primary.session), None)
     waited = _waited(primary, data) if data and own.judged else None
     cost = ""
-    if waited:
-        cost = f"it cost each request about {duration(as_float(waited.value, 0.0))} of waiting"
+    if waited and data:
+        length = duration(as_float(waited.value, 0.0))
+        cost = f"it cost each request{_whose(primary, data)} about {length} of waiting"
         shown = replace(primary, evidence=[*primary.evidence, waited])
         found = [shown if f is primary else f for f in found]
     elif data and own.judged and primary.code == "CRS001":
@@ -333,6 +337,15 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
     return ""
 
 
+def _whose(one: Finding, data: SessionData) -> str:
+    """Say on which DP ranks a request waited, where a finding holds on some of several."""
+    names = list(dict.fromkeys(e.rank for e in one.episodes if e.start and e.end))
+    if None in names or len(names) >= data.batch["dp_rank"].n_unique():
+        return ""
+    more = f" and {len(names) - _RANKS} more" if len(names) > _RANKS else ""
+    return f" on {', '.join(map(str, names[:_RANKS]))}{more}"
+
+
 def _waited(primary: Finding, data: SessionData) -> Evidence | None:
     """Return the time that a request waited because of a cause; None where it did not matter.
 
@@ -365,7 +378,7 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
         by += f" + {fewer_running:,.0f} fewer running"
     first = primary.episodes[0]
     return Evidence(
-        "waiting time of a request",
+        f"waiting time of a request{_whose(primary, data)}",
         round(waited / (admitted + max(fewer_running, 0.0)), 1),
         "s",
         first.source,

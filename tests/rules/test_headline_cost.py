@@ -41,6 +41,19 @@ def test_the_time_waited_is_shared_by_those_that_were_admitted():
     assert found.headline.index(found.cost) < found.headline.index("room for")
 
 
+def test_the_cost_is_that_of_the_rank_that_is_meant():
+    # 12 wait on rank 0 for 400 s, where 20 are admitted; nobody waits on rank 1.
+    full = [*decode(usage=[0.96] * 401, queue=12, running=10)]
+    full += [prefill(20 * k + 10.5, 1) for k in range(20)]
+    free = decode(usage=[0.90] * 401, queue=0, running=10)
+    lines = [line.replace(" TP0]", " DP0 TP0]", 1) for line in full]
+    lines += [line.replace(" TP0]", " DP1 TP1]", 1) for line in free]
+    data = sessions(text(capacity(), sorted(lines)))
+    findings, found = rules.concluded(rules.run(data), data)
+    assert found.cost == "it cost each request on DP0 TP0 about 4 min of waiting"
+    assert findings[0].evidence[-1].label == "waiting time of a request on DP0 TP0"
+
+
 def test_a_request_that_was_thrown_back_counts_once():
     # 30 admissions, 10 of them of requests that ran before: 12 x 400 / 20 = 240 s again.
     found = verdict(*(prefill(20 * k + 10.5, 2 - k % 2) for k in range(20)), retract(100, 10))
