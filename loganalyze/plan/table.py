@@ -77,7 +77,15 @@ def present(now: Server, wish: Wish) -> Lever:
         eta_s=_eta(now, wish, Estimate(1.0, 1.0, 1.0)),
         memory_left_gib=now.free_gib,
         reaches_target=_reaches(now, wish, total),
+        note=_measured_on(now.load) if now.load else "",
     )
+
+
+def _measured_on(load: predict.Load) -> str:
+    """Say what the present throughput is the mean of."""
+    held = ", while the pool held requests back" if bool(load.lines["bound"].all()) else ""
+    lines = f"{load.lines.height:,} decode lines after warm-up"
+    return f"decode throughput now: tokens decoded / time of {lines}{held}"
 
 
 def _lever(now: Server, changes: Changes, wish: Wish) -> Lever:

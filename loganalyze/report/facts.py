@@ -207,6 +207,8 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             alone = len(report.sources) == 1
             where = words.place(None if alone else level.peak_source, level.peak_line)
             note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
+            if column == "gen_throughput" and middle != peak:
+                note = f"median of the printed values, whole log; peak {peak} near {where}"
             yield KeyNumber(name + per, middle, "" if unit == "fraction" else unit, note)
     session = _judged(report)
     if session:
@@ -243,7 +245,8 @@ def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
         yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
-        yield KeyNumber("rate per request", rate, "token/s", "while decoding")
+        lines = f", lines {c.lines[0]:,} to {c.lines[1]:,}" if c.lines else ""
+        yield KeyNumber("decode rate per running request", rate, "token/s", f"mean{lines}")
 
 
 def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:

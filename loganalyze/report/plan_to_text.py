@@ -47,6 +47,8 @@ def _head(plan: Plan, width: int) -> list[str]:
             f"{c.formula}."
             for c in plan.cells
         ]
+    if plan.now.note:
+        said.append(words.sentence(plan.now.note))
     if plan.tokens_per_req:
         said.append(
             f"A running request holds {plan.tokens_per_req:,.0f} tokens: "

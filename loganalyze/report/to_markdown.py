@@ -111,7 +111,7 @@ def _capacity(s: Session) -> str:
     if c.requests_fit is not None:
         said.append(f"{c.requests_fit:,} requests fit")
     if c.rate_per_req is not None:
-        said.append(f"{words.number(c.rate_per_req)} token/s each")
+        said.append(f"decode rate {words.number(c.rate_per_req)} token/s each")
     return ", ".join(said)
 
 

@@ -1,7 +1,7 @@
 """One report does not contradict itself: advice, numbers and causes of several rules, by hand."""
 
 import pytest
-from synth import capacity, decode, outcomes, read, sessions, text, without
+from synth import capacity, decode, outcomes, planted, read, sessions, text, without
 
 from loganalyze import analyze, rules
 from loganalyze import capacity as measured
@@ -97,6 +97,26 @@ def test_memory_that_ran_out_before_the_watchdog_is_the_cause():
     w.raw("Received sigquit from a child process. It usually means the child failed.")
     found = fired(log_of(w))
     assert found["CRS001", 1].explained_by is None
+
+
+# -- one name for each throughput --------------------------------------------------------------
+
+
+def test_every_throughput_says_what_of_and_over_which_span():
+    outcomes = rules.run(planted("a full KV pool, warm-up and retractions"))
+    shown = [e for f in rules.findings(outcomes) for e in f.evidence if e.unit == "token/s"]
+    named = {e.label: e.formula for e in shown}
+    assert {label.split(",")[0].split(" of ")[0] for label in named} <= {
+        "decode throughput",
+        "decode throughput while saturated",
+        "decode throughput reached unsaturated",
+        "decode throughput afterwards",
+        "decode rate per running request",
+    }
+    spans = ("episodes", "wall time", "30 s", "median after", "lines")
+    assert len(named) >= 5
+    for label, formula in named.items():
+        assert any(span in formula for span in spans), (label, formula)
 
 
 # -- one flag, one step, one direction --------------------------------------------------------

@@ -250,7 +250,7 @@ def test_effective_throughput_is_tokens_over_wall_time():
     lines = decode(usage=[0.95] * 120, queue=9, running=10, rate=400.0, every_s=2.0)
     args = "[2026-03-02 09:00:00] server_args=ServerArgs(model_path='/m', decode_log_interval=40)"
     shown = evidence(kv001(args, capacity(), lines).finding)
-    found = shown["effective throughput of the whole log"]
+    found = shown["decode throughput of the whole log"]
     assert found.value == pytest.approx(200, abs=2)
     assert "400" in found.formula
 

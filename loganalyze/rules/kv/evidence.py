@@ -212,11 +212,12 @@ def cost(case: Case, held: Held) -> list[Evidence]:
     printed = rank.lines.filter("decode")["gen_throughput"].mean()
     out.append(
         shown(
-            "effective throughput of the whole log",
+            "decode throughput of the whole log",
             live,
             "token/s",
             (None, None),
-            f"tokens decoded / wall time; the printed values average {as_float(printed, 0.0):.0f}",
+            "tokens decoded / wall time, pauses included; the printed values average "
+            f"{as_float(printed, 0.0):.0f}",
             0,
         )
     )

@@ -76,8 +76,8 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
         )
         return Finding(
             summary=f"Tokens per running request grew from {a0:,.0f} to {a1:,.0f} in "
-            f"{duration(held.seconds)} and throughput fell from {peak_rate:,.0f} to "
-            f"{settled_rate:,.0f} token/s; {text}",
+            f"{duration(held.seconds)} and decode throughput fell from "
+            f"{peak_rate:,.0f} (best 30 s) to {settled_rate:,.0f} token/s (median after); {text}",
             episodes=held.episodes,
             evidence=[
                 shown(
@@ -95,15 +95,15 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
                     0,
                 ),
                 shown(
-                    "throughput, best 30 s",
+                    "decode throughput, best 30 s",
                     peak_rate,
                     "token/s",
                     held.line("gen_throughput"),
-                    "",
+                    "highest mean of 30 s",
                     0,
                 ),
                 shown(
-                    "throughput afterwards",
+                    "decode throughput afterwards",
                     settled_rate,
                     "token/s",
                     (None, None),
