@@ -40,7 +40,7 @@ def add_columns(batch: pl.DataFrame) -> pl.DataFrame:
         Same rows, same order.
         `kv_usage`: fraction, the fullest pool of the line (the host pool of HiSparse is no
         ceiling for decodes, so it does not count); null if the line prints no usage.
-        `rate_per_req`: token/s per running request; decode rows with running requests only.
+        `rate_per_req`: token/s per request; decode rows with running requests only.
         `cache_hit_rate`: cached / (cached + new) tokens of a prefill row; null if no tokens.
     """
     prompt = pl.col("cached_token") + pl.col("new_token")

@@ -90,7 +90,7 @@ PANELS = (
         },
     ),
     Panel("throughput", "Decode throughput", "token/s", {"gen_throughput": "throughput"}),
-    Panel("rate", "Decode rate per running request", "token/s", {"rate_per_req": "per request"}),
+    Panel("rate", "Decode rate per request", "token/s", {"rate_per_req": "per request"}),
     Panel(
         "prefill",
         "New prompt tokens per prefill batch",

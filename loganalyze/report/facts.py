@@ -246,7 +246,7 @@ def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
         lines = f", lines {c.lines[0]:,} to {c.lines[1]:,}" if c.lines else ""
-        yield KeyNumber("decode rate per running request", rate, "token/s", f"mean{lines}")
+        yield KeyNumber("decode rate per request", rate, "token/s", f"mean{lines}")
 
 
 def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:
@@ -427,7 +427,7 @@ def capacity_rows(s: Session) -> Iterator[Row]:
     if c.rate_per_req is not None:
         formula = "sum of gen throughput / sum of #running-req over the same lines"
         rate = words.number(c.rate_per_req, "token/s")
-        yield Row("decode rate per running request", rate, formula, span)
+        yield Row("decode rate per request", rate, formula, span)
     if c.max_running_req is not None:
         cap = f"{c.max_running_req:,} requests"
         yield Row("running cap", cap, "max_running_requests", start_line)

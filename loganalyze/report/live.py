@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from loganalyze.report.charts import LABEL_HEIGHT, Timeline
+from loganalyze.report.charts import Timeline
 from loganalyze.report.phase import Phase
 
 
@@ -62,7 +62,6 @@ def numbers(t: Timeline, p: Phase | None) -> dict[str, object]:
             for x in t.panels
         ],
         "curves": curves,
-        "labelHeight": LABEL_HEIGHT,
         "references": [
             {"panel": r.panel, "label": r.label, "y": r.y, "x": [r.x0, r.x1]} for r in t.references
         ],

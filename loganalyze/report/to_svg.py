@@ -22,9 +22,11 @@ _W, _H = 1_000, 200
 _LANE, _TITLE, _PANEL, _AXIS = 17, 24, 86, 34
 #: Bins of a curve at most, and points of a whole picture (eight bytes each).
 _BINS = 260
-#: Room that a character takes on a phone, the label of a restart, and the numbers of an axis:
-#: shares of the width.
-_CHAR, _RESTART, _TICKS = 0.019, 0.34, 0.11
+#: Room that a character takes on a phone, and the label of a restart: shares of the width.
+_CHAR, _RESTART = 0.019, 0.34
+#: Pixels left of a figure for the numbers of its axes (style.css leaves them on the page), and
+#: above its panels for what its restarts are.
+_LEFT, _ABOVE = 42, 14
 _POINTS = 6_500
 #: Up to here each line has its band; more bands would hide each other.
 _FEW = 3
@@ -77,7 +79,8 @@ def render(report: Report) -> str:
         f"<title>{escape(report.verdict.headline)}</title><style>{_STYLE}</style>"
         f'<rect {size} fill="#fff"/>'
         f"{_text('16', 20, head, 'title')}{lines}"
-        f'<svg x="16" y="{top}" width="928" height="{height}">{body}</svg></svg>\n'
+        f'<svg x="{12 + _LEFT}" y="{top}" width="{932 - _LEFT}" height="{height}" '
+        f'overflow="visible">{body}</svg></svg>\n'
     )
 
 
@@ -93,10 +96,10 @@ def render_png(report: Report) -> bytes:
 
 
 def _legend(t: Timeline, y: int) -> Markup:
-    """Return the names of the curves, six to a row of a figure 928 wide."""
+    """Return the names of the curves, six to a row."""
     names = []
     for i, line in enumerate(t.drawn):
-        x, middle = 154 * (i % 6), y + 10 + 18 * (i // 6)
+        x, middle = 150 * (i % 6) - _LEFT, y + 10 + 18 * (i // 6)
         names.append(f'<path class="s{line.hue}" stroke-width="3" d="M{x} {middle}h16"/>')
         names.append(_text(str(x + 22), middle + 4, words.shorten(line.label, 18), "small"))
     return Markup("".join(names))
@@ -116,6 +119,9 @@ def timeline_body(t: Timeline) -> tuple[Markup, int]:
         out += _lane(t, lane, y)
         y += _LANE
     y += 4 if t.lanes else 0
+    if t.restarts:
+        y += _ABOVE
+        out += _restarts(t, y - 3)
     axis = charts.ticks(t.x0, t.x1, t.by_time)
     bins = _bins(t)
     out += _shades(t, y, len(t.panels) * (_TITLE + _PANEL))
@@ -193,7 +199,7 @@ def _panel(
     yield _stretched(y + _TITLE, _PANEL, _H, inside)
     for value in (top, top / 2):
         at = y + _TITLE + (1 - value / top) * _PANEL
-        yield _text("2", at + 11, _tick(value, top), "dim small halo")
+        yield _text("-5", at + 4, _tick(value, top), "dim small", "end")
     yield from _labels(t, panel, top, y + _TITLE)
 
 
@@ -225,19 +231,10 @@ def _drawing(
 
 
 def _labels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
-    """Write what the reference lines, restarts and silences are."""
+    """Write what the reference lines and silences are."""
     yield from _levels(t, panel, top, y)
     if panel is not t.panels[0]:
         return
-    free = -math.inf
-    for x, label in t.restarts:
-        share = (x - t.x0) / (t.x1 - t.x0)
-        late = share + _RESTART > 1
-        left = share - _RESTART if late else share
-        if 0 <= share <= 1 and left >= free:
-            free = left + _RESTART
-            anchor, dx = ("end", -4) if late else ("", 4)
-            yield _text(_percent(t, x), y + _PANEL - 5, label, "dim small halo", anchor, dx)
     for a, b in t.gaps:
         if b - a > 0.06 * (t.x1 - t.x0):
             yield _text(
@@ -245,21 +242,33 @@ def _labels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
             )
 
 
-def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
-    """Write what the reference lines are, the longest first, where no other label stands.
+def _restarts(t: Timeline, y: int) -> Iterator[str]:
+    """Write what the upright lines are, above the panels, where there is room."""
+    free = -math.inf
+    for x, label in t.restarts:
+        share = (x - t.x0) / (t.x1 - t.x0)
+        late = share + _RESTART > 1
+        left = share - _RESTART if late else share
+        if 0 <= share <= 1 and left >= free:
+            free = left + _RESTART
+            yield _text(_percent(t, x), y, label, "dim small", "end" if late else "")
 
-    A label ends where its line does, or begins there where it would leave the figure, right of
-    the axis's numbers.
+
+def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
+    """Write what the lines of single sessions are, the longest first, where no label stands.
+
+    A label ends where its line does, or begins there where it would leave the figure. Those of
+    the whole log stand beside the panel's title: there they hide no value.
     """
     taken: list[tuple[float, float, float]] = []
-    named = [r for r in t.references if r.panel == panel.id and r.label]
-    ends = [(t.x0 if r.x0 is None else r.x0, t.x1 if r.x1 is None else r.x1) for r in named]
+    own = [r for r in t.references if r.panel == panel.id and r.label]
+    named = [r for r in own if r.x0 is not None and r.x1 is not None]
+    ends = [(r.x0 or 0.0, r.x1 or 0.0) for r in named]
     for i in sorted(range(len(named)), key=lambda i: ends[i][0] - ends[i][1]):
         r, (a, b) = named[i], ends[i]
         wide = _CHAR * len(r.label) * (t.x1 - t.x0)
-        numbers = t.x0 + _TICKS * (t.x1 - t.x0)
-        early = b - wide < numbers
-        left, right = (max(a, numbers), max(a, numbers) + wide) if early else (b - wide, b)
+        early = b - wide < t.x0
+        left, right = (a, a + wide) if early else (b - wide, b)
         if right > t.x1 or any(
             left < d and c < right and abs(r.y - level) < charts.LABEL_HEIGHT * top
             for c, d, level in taken
@@ -268,12 +277,11 @@ def _levels(t: Timeline, panel: Panel, top: float, y: int) -> Iterator[str]:
         taken.append((left, right, r.y))
         at = max(y + (1 - r.y / top) * _PANEL - 3, y + 9)
         where, anchor = (_percent(t, a), "") if early else (_percent(t, b), "end")
-        beside = 36 if early and a < numbers else 0
-        yield _text(where, at, r.label, "dim small halo", anchor, beside)
+        yield _text(where, at, r.label, "dim small halo", anchor)
 
 
 def _note(t: Timeline, panel: Panel, curves: Sequence[Curve], y: int) -> Iterator[str]:
-    """Say beside a panel's title what its colours are, and the peak."""
+    """Say beside a panel's title what its colours and its level lines are, and the peak."""
     unit = f" {panel.unit}" if panel.unit not in ("", "fraction") else ""
     peak = max((max(c.high) for c in curves if c.kind != "model"), default=0.0)
     kind = "fraction" if panel.unit == "fraction" else ""
@@ -281,7 +289,11 @@ def _note(t: Timeline, panel: Panel, curves: Sequence[Curve], y: int) -> Iterato
     keys = "".join(
         f'<tspan class="k{hue}">━ {escape(label)}</tspan>  ' for label, hue in t.keys(panel.id)
     )
-    yield f'<text class="dim end" x="100%" y="{y}">{keys}{escape(said)}</text>'
+    levels = [r for r in t.references if r.panel == panel.id and r.x0 is None and r.label]
+    if levels:
+        names = ", ".join(r.label for r in sorted(levels, key=lambda r: -r.y))
+        keys += f"╌ {escape(names)} · "
+    yield f'<text class="dim small end" x="100%" y="{y}">{keys}{escape(said)}</text>'
 
 
 def _quiet(t: Timeline, c: Curve) -> bool:
@@ -390,7 +402,7 @@ def phase_figure(p: Phase, label: str) -> Markup:
             shapes.append(f'<path class="age a{age}" d="{dots}"/>')
     out = [_stretched(top, height, _H, "".join(shapes))]
     out.append(_text("0", 12, f"{words.number(p.top_y)} token/s", "dim small"))
-    out.append(_text("2", top + height / 2 + 11, words.number(p.top_y / 2), "dim small halo"))
+    out.append(_text("-5", top + height / 2 + 4, words.number(p.top_y / 2), "dim small", "end"))
     for i, c in enumerate(p.ceilings):
         anchor, dx = ("end", -4) if c.side == "left" else ("", 4)
         at = f"{100 * c.x / p.top_x:.2f}%"

@@ -250,7 +250,7 @@ def _capacity_words(s: Session) -> Iterator[str]:
     if c.requests_fit is not None:
         yield f"{c.requests_fit:,} requests fit"
     if c.rate_per_req is not None:
-        yield f"decode rate {words.number(c.rate_per_req)} token/s per running request"
+        yield f"decode rate {words.number(c.rate_per_req)} token/s per request"
 
 
 def _coverage(page: _Page, report: Report) -> None:

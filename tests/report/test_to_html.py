@@ -245,12 +245,12 @@ def test_key_numbers_are_those_of_the_log() -> None:
         "waiting requests": "115",
         "decode throughput": "607",
         "requests that fit": "37",
-        "decode rate per running request": "17.34",
+        "decode rate per request": "17.34",
     }
     assert numbers["requests that fit"].note == "KV pool: 159,742 tokens / 4,290 each"
     founding = {k.name: k for k in facts.key_numbers(samples.founding())}
     assert founding["decode throughput"].note.startswith("median of the printed values, whole log")
-    assert founding["decode rate per running request"].note.startswith("mean, lines ")
+    assert founding["decode rate per request"].note.startswith("mean, lines ")
     affected = list(founding.values())[-1]
     assert affected == ("time in KV001", "42 min 41 s", "", "95\u00a0% of the log, 1 spell")
 

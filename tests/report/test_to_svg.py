@@ -30,8 +30,8 @@ def test_it_shows_the_verdict_the_panels_and_the_episodes() -> None:
     assert "■ saturated" in said
     assert "KV pool usage" in said
     assert "■ KV001 kv-saturation" in said
-    assert "37 fit the KV pool" in said
-    assert "0.90" in said
+    assert any("37 fit the KV pool" in text for text in said if text)
+    assert any("╌ 0.90" in text for text in said if text)
     assert (root.get("width"), root.find(SVG + "title") is not None) == ("960", True)
 
 
@@ -91,3 +91,22 @@ def test_a_png_is_the_same_picture_at_twice_the_size() -> None:
     root = ElementTree.fromstring(to_svg.render(report))
     assert (width, height) == tuple(2 * int(root.get(k, "")) for k in ("width", "height"))
     assert to_svg.render_png(report) == picture
+
+
+def test_numbers_and_levels_stand_beside_the_values_and_not_on_them() -> None:
+    report = samples.founding()
+    said = list(ElementTree.fromstring(to_svg.render(report)).iter(SVG + "text"))
+    at = {"".join(e.itertext()): e for e in said}
+    # The numbers of an axis end left of it, and the names of levels stand at the panel's title.
+    assert {at[n].get("x") for n in ("1.00", "0.50", "160")} == {"-5"}
+    (usage,) = [text for text in at if text.startswith("╌ 0.90 · peak ")]
+    (running,) = [text for text in at if " fit the KV pool · peak " in text]
+    for title, note in (("KV pool usage", usage), ("Running requests", running)):
+        assert at[title].get("y") == at[note].get("y")
+        assert (at[title].get("x"), at[note].get("x")) == ("0", "100%")
+    # The panels begin below what their restarts are called.
+    said = list(ElementTree.fromstring(to_svg.render(samples.restarts())).iter(SVG + "text"))
+    top = min(float(e.get("y", "")) for e in said if e.text == "KV pool usage")
+    names = [float(e.get("y", "")) for e in said if (e.text or "").startswith("restart")]
+    assert names
+    assert max(names) < top - 12

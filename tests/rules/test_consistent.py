@@ -111,7 +111,7 @@ def test_every_throughput_says_what_of_and_over_which_span():
         "decode throughput while saturated",
         "decode throughput reached unsaturated",
         "decode throughput afterwards",
-        "decode rate per running request",
+        "decode rate per request",
     }
     spans = ("episodes", "wall time", "30 s", "median after", "lines")
     assert len(named) >= 5

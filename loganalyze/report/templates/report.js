@@ -122,7 +122,7 @@
   const layout = () => {
     const small = narrow();
     const many = figures.lines.length > 2;
-    const lanes = figures.lanes.length * 17, gap = 30, height = small ? 80 : 88, slider = 30, foot = 44;
+    const bars = figures.lanes.length * 17, lanes = bars + (figures.restarts.length ? 14 : 0), gap = 30, height = small ? 80 : 88, slider = 30, foot = 44;
     const inner = lanes + figures.panels.length * (height + gap) + slider + foot;
     // The names of the lanes stand in the left margin, whole or visibly cut.
     const most = small ? 8 : 12;
@@ -147,7 +147,7 @@
       },
       yaxis: {
         ...grid, showgrid: false, range: [-figures.lanes.length + 0.4, 0.6], tickvals: figures.lanes.map((_, i) => -i),
-        ticktext: names.map(text), domain: [share(lanes), 1],
+        ticktext: names.map(text), domain: [share(bars), 1],
         tickfont: { size: 10 },
       },
       shapes: [], annotations: [],
@@ -168,24 +168,34 @@
         xref: 'paper', yref: 'paper', x: 0, y: share(top), xanchor: 'left', yanchor: 'bottom', font: { size: small ? 11 : 12, weight: 600 },
       });
     });
-    // Labels end at their line, or begin there where they would leave the figure; none lies on another.
+    // Labels stand beside the titles, where they hide no value, and none lies on another. They end where
+    // their line does, or begin there where they would leave the figure.
     const width = main.clientWidth - margin.l - margin.r;
     const pixels = (x) => ((x - figures.range[0]) / (figures.range[1] - figures.range[0])) * width;
-    const taken = [];
+    const taken = figures.panels.map((p) => ({ panel: p.id, from: 0, to: (small ? 6.6 : 7.2) * (p.title.length + (p.unit.length > 0 ? p.unit.length + 2 : 0)) }));
+    const named = new Map();
     for (const r of figures.references) {
       const yref = panelAxis[r.panel];
       // A level of the whole log keeps its label at the edge, whatever part is shown.
       const [xref, ends] = r.x[0] === null ? ['paper', [0, 1]] : ['x', r.x.map(at)];
       out.shapes.push({ type: 'line', xref, yref, x0: ends[0], x1: ends[1], y0: r.y, y1: r.y, line: { color: color('dim'), width: 1, dash: 'dash' } });
-      if (!r.label) continue;
+      const key = `${r.panel} ${r.x}`;
+      if (r.label) named.set(key, [...(named.get(key) || []), { ...r, xref, ends }]);
+    }
+    for (const levels of named.values()) {
+      const r = levels[0];
+      r.label = levels.sort((a, b) => b.y - a.y).map((l) => l.label).join(', ');
       const [begin, end] = r.x[0] === null ? [0, width] : r.x.map(pixels);
-      const room = 5.6 * r.label.length + 8;
+      const room = 5.6 * (r.label.length + 2) + 8;
       const side = end < room ? 'left' : 'right'; // of the line: where the label stands
       const [from, to] = side === 'left' ? [begin, begin + room] : [end - room, end];
-      const { top } = figures.panels.find((p) => p.id === r.panel);
-      if (taken.some((o) => o.panel === r.panel && from < o.to && o.from < to && Math.abs(o.y - r.y) < figures.labelHeight * top)) continue;
-      taken.push({ panel: r.panel, from, to, y: r.y });
-      out.annotations.push({ text: text(r.label), showarrow: false, xref, yref, x: ends[side === 'left' ? 0 : 1], y: r.y, xanchor: side, yanchor: 'bottom', bgcolor: color('bg'), borderpad: 1, font: { size: 10, color: color('dim') } });
+      if (taken.some((o) => o.panel === r.panel && from < o.to && o.from < to)) continue;
+      taken.push({ panel: r.panel, from, to });
+      const at = figures.panels.findIndex((p) => p.id === r.panel);
+      out.annotations.push({
+        text: text(`╌ ${r.label}`), showarrow: false, xref: r.xref, yref: 'paper', x: r.ends[side === 'left' ? 0 : 1], y: share(lanes + at * (height + gap) + gap - 8),
+        xanchor: side, yanchor: 'bottom', font: { size: 10, color: color('dim') },
+      });
     }
     const bottom = share(lanes + figures.panels.length * (height + gap));
     const across = { yref: 'paper', y0: bottom, y1: lanes ? share(lanes + 4) : 1, xref: 'x' };

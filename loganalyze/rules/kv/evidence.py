@@ -77,7 +77,7 @@ def step_time(held: Held) -> list[Evidence]:
     rate = float(rows["gen_throughput"].sum()) / float(rows["running_req"].sum())
     out = [
         shown(
-            "decode rate per running request",
+            "decode rate per request",
             rate,
             "token/s",
             held.at(rows, int((rows["rate_per_req"] - rate).abs().arg_min() or 0)),
