@@ -208,18 +208,32 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             where = words.place(None if alone else level.peak_source, level.peak_line)
             note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
             if column == "gen_throughput" and middle != peak:
-                note = f"median of the printed values, whole log; peak {peak} near {where}"
+                note = f"median, whole log; peak {peak} near {where}"
+            if column == "kv_usage" and several_pools(report):
+                name = "usage of the fullest pool"
             yield KeyNumber(name + per, middle, "" if unit == "fraction" else unit, note)
     session = _judged(report)
     if session:
         which = f", session {session.id}" if len(report.sessions) > 1 else ""
-        pools = session.config.swa_pool_tokens or session.config.mamba_slots
-        for k in _capacity_numbers(session.capacity, "full KV pool" if pools else "KV pool"):
+        for k in _capacity_numbers(session.capacity, pool_name(report)):
             name = f"{k.name}, per rank" if worst and k.unit == "" else k.name
             yield k._replace(name=name, note=k.note + which)
     i = primary(report)
     if i is not None:
         yield from _time_in(report.findings[i], report.sessions)
+
+
+def several_pools(report: Report) -> bool:
+    """Whether a server has pools beside the full KV one, so that what fits is what fits that."""
+    other = ("swa_token_usage", "mamba_usage")
+    return any(s.config.swa_pool_tokens or s.config.mamba_slots for s in report.sessions) or any(
+        s.columns.get(name) for s in report.series for name in other
+    )
+
+
+def pool_name(report: Report) -> str:
+    """Name the pool of which it is said what fits."""
+    return "full KV pool" if several_pools(report) else "KV pool"
 
 
 def _level(value: float, unit: str) -> str:
@@ -288,7 +302,8 @@ def timeline_caption(report: Report, t: Timeline) -> str:
     usage = charts.stats(report, "kv_usage", worst)
     if usage:
         middle, peak = _level(usage.median, "fraction"), _level(usage.peak, "fraction")
-        said.append(f"KV usage was typically {middle}, at most {peak}")
+        pool = "usage of the fullest pool" if several_pools(report) else "KV usage"
+        said.append(f"{pool} was typically {middle}, at most {peak}")
     waits = [
         (_WAITING[c], w) for c in _WAITING if (w := charts.stats(report, c, worst)) and w.peak
     ]

@@ -83,7 +83,7 @@ def _facts(report: Report) -> Iterator[str]:
     if len(report.sources) > 3:
         yield f"| Further logs | {len(report.sources) - 3} |"
     for s in report.sessions[:4]:
-        size = prose(_capacity(s) or "no size printed")
+        size = prose(_capacity(report, s) or "no size printed")
         yield f"| {_session(s, len(report.sessions))} | {size} |"
     if len(report.sessions) > 4:
         yield f"| Further sessions | {len(report.sessions) - 4} |"
@@ -99,7 +99,7 @@ def _session(s: Session, n: int) -> str:
     return f"{which}{prose(words.span(s.start, s.end))}"
 
 
-def _capacity(s: Session) -> str:
+def _capacity(report: Report, s: Session) -> str:
     c = s.capacity
     said = []
     if c.kv_tokens is not None:
@@ -109,7 +109,7 @@ def _capacity(s: Session) -> str:
     if c.tokens_per_req is not None:
         said.append(f"{words.number(round(c.tokens_per_req))} a request")
     if c.requests_fit is not None:
-        said.append(f"{c.requests_fit:,} requests fit")
+        said.append(f"{c.requests_fit:,} requests fit the {facts.pool_name(report)}")
     if c.rate_per_req is not None:
         said.append(f"decode rate {words.number(c.rate_per_req)} token/s each")
     return ", ".join(said)

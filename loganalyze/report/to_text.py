@@ -41,6 +41,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
         width: columns of the terminal; more than 100 are not used.
     """
     page = _Page(color, max(_MIN_WIDTH, min(width, MAX_WIDTH)))
+    pool = facts.pool_name(report)
     report = _drawable(report)
     _head(page, report)
     top = tree.grow(report.findings)
@@ -52,7 +53,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
         page.put(f"{len(top) - _FINDINGS} more findings are in the HTML and JSON forms.")
     page.gap()
     _checks(page, report)
-    _capacity(page, report)
+    _capacity(page, report, pool)
     _coverage(page, report)
     page.gap()
     _verdict(page, report)
@@ -228,9 +229,9 @@ def _checks(page: _Page, report: Report) -> None:
             page.put(f"{c.code}: {c.reason}", label="failed")
 
 
-def _capacity(page: _Page, report: Report) -> None:
+def _capacity(page: _Page, report: Report, pool: str) -> None:
     for s in report.sessions[:8]:
-        said = ", ".join(_capacity_words(s))
+        said = ", ".join(_capacity_words(s, pool))
         if said:
             which = f"session {s.id}: " if len(report.sessions) > 1 else ""
             page.put(which + said, label="capacity")
@@ -238,7 +239,7 @@ def _capacity(page: _Page, report: Report) -> None:
             page.put(note, label=" ")
 
 
-def _capacity_words(s: Session) -> Iterator[str]:
+def _capacity_words(s: Session, pool: str) -> Iterator[str]:
     c = s.capacity
     if c.kv_tokens is not None:
         origin = (
@@ -248,7 +249,7 @@ def _capacity_words(s: Session) -> Iterator[str]:
     if c.tokens_per_req is not None:
         yield f"{words.number(round(c.tokens_per_req, 1))} tokens per running request"
     if c.requests_fit is not None:
-        yield f"{c.requests_fit:,} requests fit"
+        yield f"{c.requests_fit:,} requests fit the {pool}"
     if c.rate_per_req is not None:
         yield f"decode rate {words.number(c.rate_per_req)} token/s per request"
 

@@ -247,9 +247,16 @@ def test_key_numbers_are_those_of_the_log() -> None:
         "requests that fit": "37",
         "decode rate per request": "17.34",
     }
+    columns = {"kv_usage": lambda t: 0.9, "swa_token_usage": lambda t: 0.9 - t / 1_000}
+    two_pools = samples.series(columns, seconds=60, step=1)
+    two = replace(samples.excerpt(), series=(two_pools,))
+    names = {k.name: k for k in facts.key_numbers(two)}
+    assert names["requests that fit"].note.startswith("full KV pool: ")
+    assert "usage of the fullest pool" in names
+    assert facts.pool_name(two) == "full KV pool"
     assert numbers["requests that fit"].note == "KV pool: 159,742 tokens / 4,290 each"
     founding = {k.name: k for k in facts.key_numbers(samples.founding())}
-    assert founding["decode throughput"].note.startswith("median of the printed values, whole log")
+    assert founding["decode throughput"].note.startswith("median, whole log")
     assert founding["decode rate per request"].note.startswith("mean, lines ")
     affected = list(founding.values())[-1]
     assert affected == ("time in KV001", "42 min 41 s", "", "95\u00a0% of the log, 1 spell")
