@@ -259,7 +259,8 @@ def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
         yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
-        lines = f", lines {c.lines[0]:,} to {c.lines[1]:,}" if c.lines else ""
+        one_log = c.line_sources is None or len(set(c.line_sources)) == 1
+        lines = f", lines {c.lines[0]:,} to {c.lines[1]:,}" if c.lines and one_log else ""
         yield KeyNumber("decode rate per request", rate, "token/s", f"mean{lines}")
 
 
