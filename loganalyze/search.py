@@ -69,6 +69,8 @@ _LAST_WORD = re.compile(
     rb"|\"(?:log|message|MESSAGE|msg|line)\" ?: ?\"(?:Killed|Segmentation fault|Aborted)"
     rb"(?=(?:\\[nr])*\"[^\n]*\s*$)"
 )
+#: A request as the server prints it, but for those of OpenAI's kind.
+_CALL = re.compile(rb": obj=[A-Za-z]+\(")
 _CELL_END = re.compile(rb'(?<!")"(?:[,;\t][^"]{0,200})?\s*$')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
 
@@ -330,18 +332,24 @@ def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
     """Whether a request logged at `at`, on the line from `start` to `stop`, goes on below."""
     if not data.endswith((b"Receive", b"Finish", b"OpenAI"), start, at):
         return False
-    if data.endswith((b")", b"]"), at, stop) or (
-        data[stop - 1] == _BRACE and data[start] in b"[I"
-    ):
-        return _is_raw(data, at, stop)  # no JSON around it
-    line = data[at:stop].rstrip()
-    tail = line[-TAIL:]
-    if (data.count(b'"', start, at) - data.count(b'\\"', start, at)) % 2:
-        # It stands in a string or a cell; else only the prompt holds JSON.
-        tail = _CELL_END.sub(b"", _JSON_END.sub(b"", tail))
-    tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
-    line = line[:-TAIL] + tail
-    return not line.endswith((b")", b"}", b"]")) or _is_raw(line, 0, len(line))
+    line = data[at:stop]
+    plain = line.endswith((b")", b"]")) or (line.endswith(b"}") and data[start] in b"[I")
+    if not plain:
+        line = line.rstrip()
+        tail = line[-TAIL:]
+        if (data.count(b'"', start, at) - data.count(b'\\"', start, at)) % 2:
+            # It stands in a string or a cell; else only the prompt holds JSON.
+            tail = _CELL_END.sub(b"", _JSON_END.sub(b"", tail.rstrip(b", \t]")))
+        tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
+        line = line[:-TAIL] + tail
+        if not line.endswith((b")", b"}", b"]")):
+            return True
+    if line.endswith(b"}") and not line.endswith(b'\\"}') and _CALL.match(line):
+        # It ends an answer, headers, or an object in the prompt.
+        behind = b", out=" if data.endswith(b"Finish", start, at) else b", headers="
+        if behind not in line:
+            return True
+    return _is_raw(line, 0, len(line))
 
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:

@@ -781,3 +781,46 @@ def test_json_in_a_prompt_ends_no_request(wrap, tmp_path):
         frames, coverage, _ = read(tmp_path, text, kept)
         assert frames.batch["queue_req"].to_list() == list(range(60))
         assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize(
+    "wrap", [str, "sglang-1  | {}".format, "team-a sglang-0 server {}".format]
+)
+@pytest.mark.parametrize("size", [3, 20, 600])
+@pytest.mark.parametrize(
+    "fake",
+    [
+        lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": utc(0)}),
+        lambda line: json.dumps({"event": line, "level": "info"}),
+        lambda line: f"sglang-9  | {line}",
+        lambda line: f"9: {line}",
+    ],
+)
+def test_a_raw_prompt_of_another_logs_lines(wrap, size, fake, tmp_path):
+    """As releases up to 0.4.1.post4 print it: line by line, in the middle or at the end."""
+    prompt = "\n".join(fake(own(k)) for k in range(900, 900 + size))
+    call = f'Receive: obj=GenerateReqInput(rid="a", text="{prompt}", stream=False)'
+    said = [own(k) for k in range(2000)]
+    said += [f"[{at(0)}] {call}"]
+    said[1500:1500] = [f"[{at(0)}] {call}", f"[{at(0)}] Finish: obj={call[13:]}, out={{}}"]
+    lines = [wrap(line) for text in said for line in text.split("\n")]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(2000))
+    assert coverage.lines_unrecognised == 0
+
+
+@pytest.mark.parametrize("wrap", [str, "sglang-1  | {}".format, lambda x: json.dumps({"log": x})])
+def test_braces_in_a_prompt_open_no_request(wrap, tmp_path):
+    prompts = ("it's {x}", "{x}", '{"x": "y"}', 'say "it\'s {x}"')
+    said = [
+        line
+        for k in range(60)
+        for line in (
+            own(k),
+            f"[{at(k)}] Receive: obj=GenerateReqInput(text={prompts[k % 4]!r}, rid='a')",
+            f"[{at(k)}] Receive: obj=GenReq(text={prompts[k % 4]!r}), headers={{'a': 1}}",
+            f"[{at(k)}] Finish: obj=GenerateReqInput(text={prompts[k % 4]!r}), out={{'a': 1}}",
+        )
+    ]
+    frames, _, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in said))
+    assert frames.batch["queue_req"].to_list() == list(range(60))
