@@ -72,7 +72,7 @@ _LAST_WORD = re.compile(
 #: A request as the server prints it, but for those of OpenAI's kind.
 _CALL = re.compile(rb": obj=[A-Za-z]+\(")
 _CELL_END = re.compile(rb'(?<!")"(?:[,;\t][^"]{0,200})?\s*$')
-_JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?\}\s*$')
+_JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?[}\]]{1,16}\s*$')
 
 
 @dataclass(slots=True)

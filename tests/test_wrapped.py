@@ -764,6 +764,8 @@ def test_damaged_bytes_before_a_message(tmp_path):
         lambda k, line: f'{utc(k)}Z {{container="server", pod="s-0"}} {line}',
         lambda k, line: json.dumps({"log": line + "\n", "stream": "stderr", "time": utc(k)}),
         lambda k, line: json.dumps({"log": json.dumps({"message": line}) + "\n"}),
+        lambda k, line: json.dumps({"id": k, "attributes": {"content": {"message": line}}}),
+        lambda k, line: json.dumps({"streams": [{"stream": {}, "values": [[f"{k}", line]]}]}),
         lambda k, line: '"gpu-7","' + line.replace('"', '""') + '",7',
     ],
 )
