@@ -344,7 +344,8 @@ def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
         line = line[:-TAIL] + tail
         if not line.endswith((b")", b"}", b"]")):
             return True
-    if line.endswith(b"}") and not line.endswith(b'\\"}') and _CALL.match(line):
+    in_string = line.endswith((b'\\"}', b'""}'))  # of JSON in JSON, or in a cell
+    if line.endswith(b"}") and not in_string and _CALL.match(line):
         # It ends an answer, headers, or an object in the prompt.
         behind = b", out=" if data.endswith(b"Finish", start, at) else b", headers="
         if behind not in line:
