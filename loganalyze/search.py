@@ -59,8 +59,11 @@ _REQUEST_END = re.compile(
     rb"return_\w+|log\w+|top_logprobs_num|token_ids_\w+|modalities|lora_path|session\w+)=.*[)}]"
     rb"|'(?:meta_info|output_ids|model|messages|index|role)': .*\})(?:[, ].*)?\s*$"
 )
-#: What table rows, Markdown and HTML put behind a line.
-_WRAPPED_END = re.compile(rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$")
+#: What table rows, Markdown, HTML and Ray put behind a line.
+_WRAPPED_END = re.compile(
+    rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$"
+    rb"|(?:\x1b\[32m)?\s{0,4}\[repeated [0-9]+x across cluster\](?:\x1b\[0m)?$"
+)
 #: What a shell says of a server that was killed, as the last word of a log: bare, behind what a
 #: container or a cluster puts before each line, or in a record of JSON.
 _LAST_WORD = re.compile(

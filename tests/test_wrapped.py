@@ -762,6 +762,7 @@ def test_damaged_bytes_before_a_message(tmp_path):
         lambda k, line: f"sglang-1  | {line}",
         lambda k, line: f'<14>1 {utc(k)}Z gpu-7 sglang 42 - [meta sequenceId="{k}"] {line}',
         lambda k, line: f'{utc(k)}Z {{container="server", pod="s-0"}} {line}',
+        lambda k, line: f"(Engine pid=7) {line}\x1b[32m [repeated 2x across cluster]\x1b[0m",
         lambda k, line: json.dumps({"log": line + "\n", "stream": "stderr", "time": utc(k)}),
         lambda k, line: json.dumps({"log": json.dumps({"message": line}) + "\n"}),
         lambda k, line: json.dumps({"id": k, "attributes": {"content": {"message": line}}}),
