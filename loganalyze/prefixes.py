@@ -421,7 +421,7 @@ def unwrap(line: str) -> tuple[str | None, str]:
         What the wrapper says about the writer, and the text as the server printed it.
     """
     told, pos = list[str](), 0
-    while pos < len(line):
+    while pos < len(line) and not line.startswith('{"', pos):
         for wrapper in formats.wrappers():
             m = wrapper.pattern.match(line, pos) if wrapper.transport else None
             if m and m.end() > pos:
@@ -447,7 +447,7 @@ def unwrap(line: str) -> tuple[str | None, str]:
 def _stream_of(record: dict[str, object], depth: int = 3) -> str | None:
     """Return what the fields of a record of JSON, or of an object in it, say about its writer."""
     inner = [v for v in record.values() if isinstance(v, dict)] if depth else []
-    values = ((key, record.get(key)) for key in _KEY_KIND)
+    values = [(key, record[key]) for key in _KEY_KIND if key in record]
     told = [(key, v.get("name", v.get("id")) if isinstance(v, dict) else v) for key, v in values]
     names = [(_KEY_KIND[key], str(v)) for key, v in told if isinstance(v, str | int)]
     return " ".join(name for _, name in _telling(names)) or next(
