@@ -115,10 +115,12 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         if kept
         else "Upgrade: later releases estimate the need per window",
     )
+    usage = worst.mean("swa_usage") or 0.0
+    state = "is full" if usage >= limits["lost_usage"] else "is too full for the next request"
     summary = (
-        "The sliding-window KV pool is full while the full pool has room "
+        f"The sliding-window KV pool {state} while the full pool has room "
         f"{spell(case, found, pl.col('swa_token_usage') > limits['swa_usage'])}: "
-        f"usage {worst.mean('swa_usage') or 0:.2f} against "
+        f"usage {usage:.2f} against "
         f"{worst.mean('full_usage') or 0:.2f}, {worst.mean('running') or 0:,.0f} "
         f"running, {worst.mean('queue') or 0:,.0f} waiting"
     )
