@@ -96,6 +96,8 @@ def higher_fraction(
         total_gib: free before the weights; None if not known: then one `STEP` is proposed.
         highest: what crashes leave.
     """
+    if not 0 < present < HIGHEST:  # a log says anything
+        return None
     step = STEP if spare_gib is None or not total_gib else spare_gib / total_gib
     found = math.floor(min(present + step, HIGHEST, highest) * 100 + 1e-6) / 100
     return found if found > present else None

@@ -683,10 +683,7 @@ class _Scan:
             if origin == name:
                 continue
             change.dropped_runs.append(run)
-            known = self._state.known(name)
-            if known:
-                self._sum.copies += 1
-            known = known or Known(
+            known = self._state.known(name) or Known(
                 name, run.row["size_bytes"] or 0, "", "", sha256, "copy", self._settings
             )
             change.inputs.append(known._replace(status="copy", copy_of=origin, sha256=sha256))

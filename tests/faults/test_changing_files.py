@@ -121,13 +121,15 @@ def judged(tmp_path, *texts):
 
 
 HALF = datetime(2026, 2, 24, 11, 37)
+#: Of that server: few requests came, and they were young for its first 20 s.
+QUIET = {"CLI001", "WRM001"}
 
 
 @pytest.mark.parametrize("back", [timedelta(seconds=5), HOUR], ids=["a step", "summer time ends"])
 def test_a_clock_that_is_set_back_is_no_finding(healthy, tmp_path, back):
     report = judged(tmp_path, shifted(healthy, lambda t: t if t < HALF else t - back))
     assert report["verdict"]["status"] == "healthy"
-    assert [f["code"] for f in report["findings"]] == ["CLI001"]  # as without the step
+    assert {f["code"] for f in report["findings"]} == QUIET  # as without the step
     assert len(report["sessions"]) == 1
 
 
@@ -147,7 +149,7 @@ def test_the_wrapper_tells_the_zone_of_the_servers_clock(healthy, tmp_path):
     report = judged(tmp_path, text)
     assert report["sources"][0]["tz"] == "+08:00"
     assert report["sessions"][0]["start"] == "2026-02-24T11:30:00"
-    assert [f["code"] for f in report["findings"]] == ["CLI001"]
+    assert {f["code"] for f in report["findings"]} == QUIET
 
 
 def test_logs_from_several_zones_keep_their_own_times(healthy, tmp_path):
