@@ -37,6 +37,9 @@ CLIP = 4096
 #: The estimate new_token_ratio: its start at conservativeness 1, and its floor over its start.
 _RATIO_START, _RATIO_FLOOR = 0.7, 0.14
 
+#: --num-reserved-decode-tokens where it is not printed; a log is untrusted: none is larger.
+_DECODE_RESERVE, _LARGEST_RESERVE = 512, 1 << 20
+
 #: Margin on what admission asks for: an estimate, since requests may ask for fewer tokens.
 NEED_MARGIN = 1.35
 
@@ -254,6 +257,22 @@ def reserved_tokens(running: Any, conservativeness: float, max_new: int = CLIP) 
     """
     m = min(max_new, CLIP)
     return running * (m * token_ratio(conservativeness)[1]) + m
+
+
+def decode_reserve(session: Session) -> int:
+    """Return the KV tokens that are kept free for each request held: 0 but on PD decode servers.
+
+    Source:
+        SGLang DecodePreallocQueue: available - 512 x (running + transferring + waiting), of
+        which a request takes its prompt and 512 more.
+    """
+    if session.role != "decode":
+        return 0
+    printed = session.config.arg("num_reserved_decode_tokens")
+    whole = isinstance(printed, int) and not isinstance(printed, bool)
+    if whole and 0 <= printed <= _LARGEST_RESERVE:  # type: ignore[operator]
+        return printed  # type: ignore[return-value]
+    return _DECODE_RESERVE
 
 
 def admission_usage(

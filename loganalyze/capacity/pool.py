@@ -18,6 +18,31 @@ _GIB = 2**30
 _USAGE_FLOOR = 0.3
 
 
+#: Usage of a PD decode server from which room may be short for a long prompt, and the share of
+#: the pool from which used and reserved tokens together leave no room for any.
+DECODE_USAGE, _NO_ROOM = 0.6, 0.95
+
+
+def lacks_room(
+    used: pl.Expr, held: pl.Expr, tokens: int | None, reserve: int, usage: float = DECODE_USAGE
+) -> pl.Expr:
+    """Return whether a PD decode server has no KV room for another request.
+
+    By its usage; or, where the pool's size is known, by what it keeps free for the requests
+    that it holds: with many short ones that blocks at a low usage.
+
+    Args:
+        used: usage of the pool, preallocated KV included.
+        held: requests that run or are in transfer.
+        tokens: of the pool; None where they are not known.
+        reserve: of `memory.decode_reserve`.
+        usage: from which room may be short whatever is reserved.
+    """
+    if not tokens:
+        return used > usage
+    return (used > usage) | (used + reserve * held / tokens > _NO_ROOM)
+
+
 def measure(data: SessionData) -> Capacity:
     """Measure pool size, tokens per request and rate per request.
 

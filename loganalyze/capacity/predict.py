@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from loganalyze import timeline
-from loganalyze.capacity import memory, steps
+from loganalyze.capacity import memory, pool, steps
 from loganalyze.model import Estimate, SessionData, StepModel
 
 #: Lines whose step time and swings are known; below this the answer is a range of shapes.
@@ -165,7 +165,9 @@ def load(data: SessionData) -> Load | None:
     if not busy:
         return None
     # Ranks step together, so all of them count where one is full.
-    bound, limited_by, limit = max((_limit(part) for part in busy), key=lambda said: said[0])
+    reserve = memory.decode_reserve(data.session)
+    said = [_limit(part, reserve) for part in busy]
+    bound, limited_by, limit = max(said, key=lambda one: one[0])
     kept = pl.concat(busy)
     if len(busy) == 1 and bound >= _OFTEN and kept["bound"].sum() >= MIN_LINES:
         kept = kept.filter("bound")
@@ -347,8 +349,7 @@ def _rows(
         usage=usage, waiting=waiting.cast(pl.Float64)
     )
     decode = decode.with_columns(_recent=_recent_max(decode, one.clock))
-    held = pl.coalesce("token", "full_token", "gpu_token")
-    per_req = decode.select(x=held / pl.col("running_req"))["x"]
+    per_req = decode.select(x=pl.col("own_token") / pl.col("running_req"))["x"]
     middle = per_req.median()
     if middle is not None:
         first = (per_req >= float(middle)).arg_max() or 0  # type: ignore[arg-type]
@@ -382,10 +383,14 @@ def _rows(
         .select(
             rank=pl.lit(one.dp_rank if one.dp_rank is not None else -1, dtype=pl.Int64),
             running=running,
-            tokens=pl.coalesce("t_mean", held).fill_null(0).cast(pl.Float64),
+            tokens=pl.coalesce("t_mean", "own_token").fill_null(0).cast(pl.Float64),
             waiting=pl.col("waiting").fill_null(0.0),
             usage="usage",
-            queue_known=pl.col("queue_req").is_not_null(),
+            filled=_filled(data),
+            # Nothing stays in #queue-req of a PD decode server.
+            queue_known=pl.col(
+                "prealloc_req" if data.session.role == "decode" else "queue_req"
+            ).is_not_null(),
             bound=(
                 (pl.col("waiting") > 0)
                 & (full.fill_null(False) | reserved)
@@ -412,15 +417,30 @@ def _reserved(data: SessionData) -> pl.Expr:
     """Return whether what is free is no more than what admission keeps free.
 
     That room goes with the pool as the tokens in use do. Counted at the settled estimate and
-    for long max_new_tokens, with the margin of an estimate.
+    for long max_new_tokens, with the margin of an estimate. A PD decode server admits by its
+    reserve for each request instead.
     """
     tokens = data.session.capacity.kv_tokens
+    if data.session.role == "decode":
+        reserve = memory.decode_reserve(data.session)
+        return pool.lacks_room(pl.col("usage"), _on_hand(), tokens, reserve).fill_null(False)
     if not tokens:
         return pl.lit(False)
     c = memory.printed_conservativeness(data.session.config)
     kept = memory.reserved_tokens(pl.col("running_req"), c)
     kept_free: pl.Expr = memory.NEED_MARGIN * kept
     return (tokens * (1 - pl.col("usage")) <= kept_free).fill_null(False)
+
+
+def _filled(data: SessionData) -> pl.Expr:
+    """Return the share of the pool that is in use or kept free for requests that are held."""
+    reserve, tokens = memory.decode_reserve(data.session), data.session.capacity.kv_tokens
+    return pl.col("usage") + (_on_hand() * reserve / tokens if tokens else 0.0)
+
+
+def _on_hand() -> pl.Expr:
+    """Return the requests that hold KV: those that run and those in transfer."""
+    return pl.col("running_req") + pl.col("transfer_req").fill_null(0)
 
 
 def _recent_max(decode: pl.DataFrame, clock: str) -> pl.Series:
@@ -435,8 +455,11 @@ def _recent_max(decode: pl.DataFrame, clock: str) -> pl.Series:
     )
 
 
-def _limit(rows: pl.DataFrame) -> tuple[float, Limit, str]:
-    """Return the share of a rank's lines held back by the pool, and what holds it back."""
+def _limit(rows: pl.DataFrame, reserve: int) -> tuple[float, Limit, str]:
+    """Return the share of a rank's lines held back by the pool, and what holds it back.
+
+    `reserve`: tokens kept free for each request held; see `memory.decode_reserve`.
+    """
 
     def share(condition: pl.Expr) -> float:
         return float(rows.select(condition.mean()).item() or 0.0)
@@ -444,13 +467,17 @@ def _limit(rows: pl.DataFrame) -> tuple[float, Limit, str]:
     waits = pl.col("waiting") > 0
     bound = share(pl.col("bound"))
     if bound >= _OFTEN:
-        pool = "the KV pool"
+        where = "the KV pool"
         if share(pl.col("bound") & pl.col("window_full")) > bound / 2:
-            pool = "the sliding-window KV pool"
+            where = "the sliding-window KV pool"
         elif share(pl.col("bound") & pl.col("reserved")) > bound / 2:
-            pool = "the KV pool, most of it kept for what running requests may still write"
+            where = (
+                f"the KV pool, {reserve} tokens of it kept free for each request held"
+                if reserve
+                else "the KV pool, most of it kept for what running requests may still write"
+            )
         often = f"requests waited for it on {bound:.0%} of the lines after warm-up"
-        return bound, "pool", f"{pool}: {often}"
+        return bound, "pool", f"{where}: {often}"
     if share(pl.col("state_full") & waits) >= _OFTEN:
         return bound, "states", "the Mamba state slots: KV tokens do not help"
     if share(pl.col("at_cap") & waits) >= _OFTEN:
@@ -470,7 +497,7 @@ def _running_after(load: Load, change: Change) -> pl.Expr:
     does: all that wait, up to the new cap and to what the pool holds. Else as many as now.
     """
     running, waiting = pl.col("running"), pl.col("waiting")
-    fit = running * change.pool / pl.max_horizontal("usage", 0.01).fill_null(0.01)
+    fit = running * change.pool / pl.max_horizontal("filled", 0.01).fill_null(0.01)
     after = (
         pl.when("bound")
         .then(pl.min_horizontal(running * change.pool, running + waiting))

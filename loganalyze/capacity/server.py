@@ -505,15 +505,26 @@ def _from_usage(data: SessionData) -> float | None:
 def _admission(server: Server, data: SessionData, args: _Args) -> str:
     assert server.tokens is not None
     assert server.load is not None
+    running = server.load.running
+    if data.session.role == "decode":
+        reserve = memory.decode_reserve(data.session)
+        usage = 1 - reserve * running / server.tokens
+        printed = data.session.config.arg("num_reserved_decode_tokens") == reserve
+        source = "as printed" if printed else "SGLang's default, not printed"
+        return (
+            f"preallocation stops at usage {max(usage, 0):.2f}, or where a prompt does not fit "
+            f"below it, with {running:.0f} running requests (num_reserved_decode_tokens "
+            f"{reserve}, {source})"
+        )
     c = args.number("schedule_conservativeness")
     known = c if c is not None else 1.0
     prompts = data.batch.filter((pl.col("phase") == "prefill") & (pl.col("new_seq") > 0))
     new, seqs = prompts["new_token"].sum(), prompts["new_seq"].sum()
     prompt = float(new) / float(seqs) if seqs else 0.0
-    usage = memory.admission_usage(server.tokens, server.load.running, known, prompt)
+    usage = memory.admission_usage(server.tokens, running, known, prompt)
     source = "as printed" if c is not None else "SGLang's default, not printed"
     return (
-        f"admission stops at usage {max(usage, 0):.2f} or above with {server.load.running:.0f} "
+        f"admission stops at usage {max(usage, 0):.2f} or above with {running:.0f} "
         f"running requests (conservativeness {known:g}, {source}; max_new_tokens of 4,096 or "
         "more)"
     )

@@ -28,7 +28,15 @@ def decode(running, token, queue=100, pool=108_000, dt_s=2.4, **more):
 
 
 def session(
-    lines, tokens=108_000, model=MODEL, args=None, startup=(), number=1, events=(), **config
+    lines,
+    tokens=108_000,
+    model=MODEL,
+    args=None,
+    startup=(),
+    number=1,
+    events=(),
+    role="unified",
+    **config,
 ):
     """Return a session of some lines, 2 s apart.
 
@@ -40,6 +48,7 @@ def session(
         startup: dicts of STARTUP columns.
         number: session id.
         events: dicts of EVENT columns.
+        role: of the server.
         config: further fields of ServerConfig.
     """
     rows = [
@@ -63,7 +72,7 @@ def session(
         first_line=1,
         last_line=len(rows) + 10,
         ended_by="end_of_log",
-        role="unified",
+        role=role,
         release_range=("0.5.9", "0.5.9"),
         config=settings,
     )

@@ -389,6 +389,10 @@ def test_the_log_s_own_lines_are_compared():
     assert any("agrees with the printed 159,277" in note for note in agree)
     off = [made.decode(40, 150_000, pool=120_000)] * 60
     assert any("DISAGREES" in note for note in plan.make([founding(off)], Wish()).notes)
+    sent = plan.make([made.session(FULL, 159_277, role="decode")], Wish()).notes
+    # 1 - 40 x 512 / 159,277 = 0.87; PrefillAdder, which the estimate is of, has no say there.
+    assert any("preallocation stops at usage 0.87" in note for note in sent)
+    assert not any("admission stops" in note for note in sent)
     other = plan.make([founding(kv_pool_tokens=150_000)], Wish()).notes
     assert any("line 1 allocates 150,000 tokens, line 2 counts 159,277" in n for n in other)
     assert any("admission stops at usage 0.9" in note for note in agree)

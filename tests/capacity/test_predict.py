@@ -117,6 +117,50 @@ def test_between_the_crests_of_a_full_pool_it_is_still_the_limit():
     assert predict.load(made.session(wave)).bound_share == 1.0
 
 
+def pd_decode(running, token, prealloc, transfer=0, ahead=0.0, pool=100_000):
+    """Return one line of a PD decode server, which queues nothing but for preallocation."""
+    return made.decode(
+        running,
+        token,
+        queue=0,
+        pool=pool,
+        prealloc_req=prealloc,
+        transfer_req=transfer,
+        retracted_req=0,
+        pre_allocated_usage=ahead,
+    )
+
+
+def test_the_reserve_of_a_pd_decode_server_fills_its_pool():
+    # 120 requests of 300 tokens use 0.36 of the pool, and 120 x 512 tokens keep 0.61 free.
+    data = made.session([pd_decode(120, 36_000, 100)] * 60, tokens=100_000, role="decode")
+    load = predict.load(data)
+    assert load.bound_share == 1.0
+    assert "the KV pool, 512 tokens of it kept free for each request held" in load.limit
+    # 120: 30 + 60 + 3.6 = 93.6 ms. All 220: 30 + 110 + 6.6 = 146.6 ms.
+    found = predict.estimate(load, Change(pool=2))
+    assert found.mid == pytest.approx((220 / 146.6) / (120 / 93.6))
+
+
+def test_a_lower_reserve_leaves_room():
+    # 120 x 128 tokens keep 0.15 free beside 0.36.
+    args = {"num_reserved_decode_tokens": 128}
+    lines = [pd_decode(120, 36_000, 100)] * 60
+    load = predict.load(made.session(lines, tokens=100_000, role="decode", args=args))
+    assert (load.bound_share, load.limited_by) == (0.0, "other")
+
+
+def test_a_pd_decode_server_is_measured_while_requests_wait_for_room():
+    # 130 requests of 600 tokens: 0.52, and 130 x 512 tokens are 0.44 of the pool. Later two run
+    # with 500 tokens each, while 38 in transfer hold 0.38 of the pool: no warm-up before it.
+    full = pd_decode(130, 78_000, 60, pool=150_000)
+    late = pd_decode(2, 58_000, 0, transfer=38, ahead=0.38, pool=150_000)
+    load = predict.load(made.session([full] * 30 + [late] * 60, tokens=150_000, role="decode"))
+    assert load.bound_share == pytest.approx(29 / 89)  # the first line has no interval
+    assert load.throughput == pytest.approx(40 * 130 / 2.4)
+    assert load.lines["tokens"].to_list() == [78_000.0] * 29
+
+
 def test_few_lines_give_a_wide_range():
     found = gain(made.session([FULL], model=False), Change(pool=2))
     # Between a tenth and nine tenths of the step do not depend on the batch.
@@ -231,6 +275,25 @@ def test_a_doubled_pool_in_the_simulator(simulator, tmp_path):
     for found, truth in judged(simulator, 0, tmp_path):
         assert found.mid == pytest.approx(truth, rel=0.10)
         assert found.low <= truth <= found.high
+
+
+def test_a_doubled_pool_of_a_pd_decode_server_in_the_simulator(simulator, tmp_path):
+    # Before its link slows down at second 900, preallocation waits for room all the time.
+    rates = {}
+    for pool in (150_000, 300_000):
+        settings = {**simulator.SC["pd_decode_backlog"], "capacity": pool, "duration": 600}
+        settings.pop("desc")
+        run = simulator.Sim(f"pd_{pool}", settings, 0, str(tmp_path))
+        run.run()
+        settled = [second["gen"] for second in run.sec[60:]]
+        rates[pool] = sum(settled) / len(settled)
+    (data,) = plan.read_logs([str(tmp_path / "pd_150000.log")])
+    load = predict.load(data)
+    found = predict.estimate(load, Change(pool=2), cell=data.session.capacity.bytes_per_token)
+    truth = rates[300_000] / rates[150_000]
+    assert load.throughput == pytest.approx(rates[150_000], rel=0.03)
+    assert found.mid == pytest.approx(truth, rel=0.10)
+    assert found.low <= truth <= found.high
 
 
 @pytest.mark.bench

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from loganalyze.capacity import memory, pool
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import (
@@ -27,10 +28,6 @@ from loganalyze.timeline import as_float, near_cap
 #: A queue of a disaggregated server that holds something is no backlog: it must stay.
 _FEWEST_LINES = 3
 
-#: --num-reserved-decode-tokens where it is not printed, and the share of the pool from which used
-#: and reserved tokens together leave no room for a prompt.
-_RESERVE, _NO_ROOM = 512, 0.95
-
 
 def _need_lines(case: Case) -> None:
     """Raise NotApplicable where there are too few lines to see that a queue stays."""
@@ -39,22 +36,11 @@ def _need_lines(case: Case) -> None:
 
 
 def _lacks_room(case: Case, usage: float) -> pl.Expr:
-    """Whether a decode server has no KV room for another request.
-
-    By its usage, preallocated KV included; or, where the pool's size is known, by what it keeps
-    free for the requests that it holds: with many short ones that blocks at a low usage.
-    """
+    """Whether a decode server has no KV room for another request."""
     used = pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0)
-    tokens = case.signals.capacity.kv_tokens
-    if not tokens:
-        return used > usage
     held = pl.col("running").fill_null(0) + pl.col("transfer").fill_null(0)
-    return (used > usage) | (used + _reserve(case) * held / tokens > _NO_ROOM)
-
-
-def _reserve(case: Case) -> int:
-    printed = case.arg("num_reserved_decode_tokens")
-    return printed if isinstance(printed, int) else _RESERVE
+    tokens, reserve = case.signals.capacity.kv_tokens, memory.decode_reserve(case.signals.session)
+    return pool.lacks_room(used, held, tokens, reserve, usage)
 
 
 @rule(
@@ -64,7 +50,9 @@ def _reserve(case: Case) -> int:
     needs=("prealloc_req",),
     limits={
         "usage": Limit(
-            0.6, "fraction", "usage, preallocated included, from which room may be short"
+            pool.DECODE_USAGE,
+            "fraction",
+            "usage, preallocated included, from which room may be short",
         ),
         "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
         "window_s": Limit(15.0, "s", "window"),
@@ -111,7 +99,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         top = as_float(case.data.batch["prealloc_req"].max(), 0.0)
         return Clear(f"at most {top:.0f} requests waited for preallocation, with KV room")
     worst = found[0]
-    reserve = _reserve(case)
+    reserve = memory.decode_reserve(case.signals.session)
     tokens = case.signals.capacity.kv_tokens
     held = (worst.mean("running") or 0.0) + (worst.mean("transfer") or 0.0)
     return Finding(
@@ -174,7 +162,9 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
             "their KV arrives late",
         ),
         "usage": Limit(
-            0.6, "fraction", "usage, preallocated included, below which nobody lacks KV room"
+            pool.DECODE_USAGE,
+            "fraction",
+            "usage, preallocated included, below which nobody lacks KV room",
         ),
         "share": Limit(0.5, "fraction", "share of the window in which it must hold"),
         "window_s": Limit(15.0, "s", "window"),
