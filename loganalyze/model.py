@@ -97,7 +97,9 @@ class Capacity:
         kv_tokens_source: `log` (printed) or `inferred` (median of #token / usage).
         bytes_per_token: per rank, from the printed pool size; None without one.
         tokens_per_req: sum(#token) / sum(#running-req) over settled decode lines.
-        requests_fit: floor(kv_tokens / tokens_per_req).
+        reserved_per_req: tokens that a PD decode server keeps free for each request beside
+            those; 0 on other servers.
+        requests_fit: floor(kv_tokens / (tokens_per_req + reserved_per_req)).
         rate_per_req: decode token/s per running request over the same lines.
         lines: first and last line of the span these were measured on; `line_sources` the logs
             that they are in, which may be two of a rotated set.
@@ -117,6 +119,7 @@ class Capacity:
     line_sources: tuple[str, str] | None = None
     step_model: StepModel | None = None
     notes: tuple[str, ...] = ()
+    reserved_per_req: int = 0
 
 
 @dataclass(frozen=True, slots=True)

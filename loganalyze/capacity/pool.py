@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from loganalyze import timeline
-from loganalyze.capacity import steps
+from loganalyze.capacity import memory, steps
 from loganalyze.model import Capacity, Episode, SessionData
 from loganalyze.timeline import as_float
 
@@ -54,7 +54,8 @@ def measure(data: SessionData) -> Capacity:
     are seen more often.
 
     Source:
-        R_max = N / a; SGLang prints #token without evictable prefix-cache tokens.
+        R_max = N / a; on a PD decode server N / (a + 512), see memory.decode_reserve.
+        SGLang prints #token without evictable prefix-cache tokens.
     """
     config = data.session.config
     decode = _decode(data)
@@ -75,7 +76,8 @@ def measure(data: SessionData) -> Capacity:
             "tokens per request cannot be told: #token also counts requests in transfer, and "
             "the lines print neither pre-allocated usage nor #transfer-req"
         )
-    held = _held(decode, kv_tokens)
+    reserve = memory.decode_reserve(data.session)
+    held = _held(decode, kv_tokens, reserve)
     gib, pool_tokens = config.kv_pool_gib, config.kv_pool_tokens
     cell = gib * _GIB / pool_tokens if gib and pool_tokens else None
     return Capacity(
@@ -92,6 +94,7 @@ def measure(data: SessionData) -> Capacity:
         line_sources=held.line_sources,
         step_model=steps.fit(data, cell),
         notes=(*notes, *held.notes),
+        reserved_per_req=reserve,
     )
 
 
@@ -103,7 +106,7 @@ def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacit
     began = (pl.col("source") == leak.source) & (pl.col("line_no") == leak.first_line)
     decode = _decode(data)
     decode = decode.filter(pl.col("row") < data.batch.select(began.arg_max()).item())
-    held = _held(decode, measured.kv_tokens)
+    held = _held(decode, measured.kv_tokens, measured.reserved_per_req)
     note = f"measured before line {leak.first_line}, where tokens that nobody holds begin to grow"
     kept = [n for n in measured.notes if not n.startswith(_FEW)]
     return replace(
@@ -120,8 +123,11 @@ def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacit
 _FEW = "measured on "
 
 
-def _held(decode: pl.DataFrame, kv_tokens: int | None) -> Capacity:
-    """Return what requests hold and how fast they decode, on the settled of some decode lines."""
+def _held(decode: pl.DataFrame, kv_tokens: int | None, reserve: int) -> Capacity:
+    """Return what requests hold and how fast they decode, on the settled of some decode lines.
+
+    A request fits with what it holds and the `reserve` that is kept free for it.
+    """
     settled = _settled(decode)
     known = settled.filter(pl.col("own").is_not_null())
     running = int(known["running_req"].sum() or 0)
@@ -132,7 +138,7 @@ def _held(decode: pl.DataFrame, kv_tokens: int | None) -> Capacity:
     few = 0 < settled.height < 20
     return Capacity(
         tokens_per_req=per_req,
-        requests_fit=int(kv_tokens / per_req) if kv_tokens and per_req else None,
+        requests_fit=int(kv_tokens / (per_req + reserve)) if kv_tokens and per_req else None,
         rate_per_req=round(float(printed["gen_throughput"].sum()) / rate_running, 2)
         if rate_running
         else None,

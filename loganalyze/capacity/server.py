@@ -86,6 +86,7 @@ class Server:
         load: what the settled lines say; None without such lines.
         leak: whether tokens are in use that no request holds: then the lines do not tell what
             a request holds.
+        reserve: tokens that are kept free for each request beside what it holds.
         hicache: whether the hierarchical cache is on.
         crashed: (session, fraction) of starts of the same server that ended in a crash with
             a higher fraction than this one.
@@ -118,6 +119,12 @@ class Server:
     crashed: tuple[tuple[int, float], ...] = ()
     died_of_memory: tuple[tuple[int, float], ...] = ()
     leak: bool = False
+    reserve: int = 0
+
+    @property
+    def room_per_req(self) -> float | None:
+        """Tokens of the pool that one more running request takes, its reserve among them."""
+        return self.tokens_per_req + self.reserve if self.tokens_per_req else None
 
     @property
     def safe_fraction(self) -> float:
@@ -194,6 +201,7 @@ def build(
         crashed=_crashed(sessions, starts, fraction),
         died_of_memory=_died_of_memory(sessions),
         leak=leak,
+        reserve=memory.decode_reserve(session) if session else 0,
     )
     return replace(server, notes=(*server.notes, *_checks(server, chosen, args)))
 

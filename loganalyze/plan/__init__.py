@@ -87,20 +87,20 @@ def make(
     leak = any(f.code == "KV010" and f.session == number for f in findings)
     now = server.build(data, chosen, wish.given, leak)
     target = wish.target_concurrency
-    per_req = now.tokens_per_req
+    room = now.room_per_req
     return Plan(
         session=number,
         now=present(now, wish),
         levers=levers(now, wish),
         limit=_LEAK if leak else now.load.limit if now.load else "",
-        tokens_per_req=per_req,
+        tokens_per_req=now.tokens_per_req,
         tokens_per_req_from=now.tokens_per_req_from,
         bytes_per_token=now.memory.bytes_per_token,
         bytes_from=now.memory.bytes_from,
         total_gib=now.memory.total_gib,
         static_gib=now.memory.static_gib,
         target_concurrency=target,
-        target_tokens=math.ceil(target * per_req) if target and per_req else None,
+        target_tokens=math.ceil(target * room) if target and room else None,
         cells=now.cells,
         notes=notes(now, wish),
     )

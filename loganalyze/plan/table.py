@@ -103,9 +103,10 @@ def _lever(now: Server, changes: Changes, wish: Wish) -> Lever:
     rate = now.load.throughput if now.load else None
     formula = list(after.formula)
     if fits is not None and now.tokens_per_req and total is not None:
-        formula.append(
-            f"{total:,} / {now.tokens_per_req:,.0f} tokens per request = {fits:.1f} requests"
-        )
+        each = f"{now.tokens_per_req:,.0f}"
+        if now.reserve:
+            each = f"({each} + {now.reserve:,} kept free)"
+        formula.append(f"{total:,} / {each} tokens per request = {fits:.1f} requests")
     if gain is not None and now.load is not None:
         formula.append(_step_words(now, gain))
     return Lever(
@@ -188,9 +189,9 @@ def _fit(now: Server, tokens: int | None) -> float | None:
 
     With a sliding-window pool, the tighter of both: there a request holds its window at most.
     """
-    if tokens is None or not now.tokens_per_req:
+    if tokens is None or not now.tokens_per_req or not now.room_per_req:
         return None
-    fits = tokens / now.tokens_per_req
+    fits = tokens / now.room_per_req
     cell = now.cell
     if cell is not None and cell.kind == "swa" and cell.window:
         held = min(now.tokens_per_req, float(cell.window))
@@ -378,6 +379,11 @@ def _step_words(now: Server, gain: Estimate) -> str:
 def notes(now: Server, wish: Wish) -> tuple[str, ...]:
     """Return what was compared, what disagrees, and what cannot be told."""
     said = list(now.notes)
+    if now.reserve and now.tokens_per_req:
+        said.append(
+            f"what fits counts {now.reserve:,} tokens that are kept free for each request beside "
+            "what it holds (num_reserved_decode_tokens)"
+        )
     if now.leak and now.tokens_per_req is None:
         said.append(
             "what a request holds and what more room would give cannot be told from these lines: "

@@ -53,8 +53,8 @@ def usual(now: Server, wish: Wish) -> list[Changes]:
     if shareable and "dcp" not in asked and has_flag(now, "dcp-size"):
         out.append(Changes(dcp=now.setting.attn_tp))
     capped = now.load is not None and now.load.limited_by == "cap"
-    if capped and now.cap and now.tokens and now.tokens_per_req:
-        fit = int(now.tokens * now.ranks / now.tokens_per_req)
+    if capped and now.cap and now.tokens and now.room_per_req:
+        fit = int(now.tokens * now.ranks / now.room_per_req)
         if fit > now.cap * now.ranks:
             out.append(Changes(max_running_requests=fit * now.cap_ranks // now.ranks))
     target = _fraction_for_target(now, wish)
@@ -96,11 +96,11 @@ def _more_memory(now: Server) -> Changes:
 
 def _fraction_for_target(now: Server, wish: Wish) -> float | None:
     """Return the smallest fraction at which the wanted concurrency fits."""
-    if not (wish.target_concurrency and now.tokens_per_req and now.tokens and now.fraction):
+    if not (wish.target_concurrency and now.room_per_req and now.tokens and now.fraction):
         return None
     if not now.memory.per_fraction:
         return None
-    need = wish.target_concurrency * now.tokens_per_req / now.ranks - now.tokens
+    need = wish.target_concurrency * now.room_per_req / now.ranks - now.tokens
     found = now.fraction + need / (now.memory.per_fraction * now.pool_share)
     found = math.ceil(found * 1000 - 1e-6) / 1000
     highest = min(memory.HIGHEST, now.safe_fraction)

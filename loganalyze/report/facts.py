@@ -255,7 +255,8 @@ def _judged(report: Report) -> Session | None:
 def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
     if c.requests_fit is not None and c.tokens_per_req is not None:
         each = words.number(round(c.tokens_per_req))
-        note = f"{pool}: {words.number(c.kv_tokens)} tokens / {each} each"
+        kept = f" + {c.reserved_per_req:,} kept free" if c.reserved_per_req else ""
+        note = f"{pool}: {words.number(c.kv_tokens)} tokens / {each}{kept} each"
         yield KeyNumber("requests that fit", words.number(c.requests_fit), "", note)
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
@@ -438,7 +439,10 @@ def capacity_rows(s: Session) -> Iterator[Row]:
         formula = "sum of #token / sum of #running-req over the decode lines after warm-up"
         yield Row("KV tokens held per running request", f"{each} tokens", formula, span)
     if c.requests_fit is not None:
-        formula = f"{words.number(c.kv_tokens)} tokens / {each or '?'} tokens, rounded down"
+        taken = f"{each or '?'} tokens"
+        if c.reserved_per_req:
+            taken = f"({taken} + {c.reserved_per_req:,} kept free for each request)"
+        formula = f"{words.number(c.kv_tokens)} tokens / {taken}, rounded down"
         yield Row("requests that fit", f"{c.requests_fit:,}", formula, "")
     if c.rate_per_req is not None:
         formula = "sum of gen throughput / sum of #running-req over the same lines"

@@ -57,7 +57,7 @@ RUNS = (
     Column("kv_tokens", pl.Int64, "tokens", "KV pool of a DP rank; the smallest of all lives."),
     Column("kv_tokens_source", pl.String, "", "log or inferred."),
     Column("tokens_per_req", pl.Float64, "tokens", "KV tokens held by a running request."),
-    Column("requests_fit", pl.Int64, "requests", "kv_tokens / tokens_per_req."),
+    Column("requests_fit", pl.Int64, "requests", "What fits the pool at the same time."),
     Column("rate_per_req", pl.Float64, "token/s", "Decode rate of a running request."),
     Column("peak_kv_usage", pl.Float64, "fraction", "Fullest pool of any line."),
     Column("peak_queue_req", pl.Int64, "requests", "Longest waiting queue."),

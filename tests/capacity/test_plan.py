@@ -384,6 +384,20 @@ def test_an_automatic_dtype_is_read_off_the_size_line():
     assert not any("fp8" in lever.name for lever in found.levers)
 
 
+def test_what_fits_a_pd_decode_server_counts_its_reserve():
+    # 120 requests hold 300 tokens each: 100,000 / (300 + 512) = 123.2; 300,000 / 812 = 369.5.
+    line = made.decode(120, 36_000, queue=0, pool=100_000, pre_allocated_usage=0.0, prealloc_req=9)
+    data = made.session([line] * 60, 100_000, role="decode")
+    assert data.session.capacity.requests_fit == 123
+    found = plan.make([data], Wish(target_concurrency=130, what_if=(Changes(replicas=3),)))
+    assert found.now.concurrency == pytest.approx(100_000 / 812)
+    assert found.target_tokens == 130 * 812
+    assert found.now.reaches_target is False
+    three = next(lever for lever in found.levers if lever.name == "3 servers")
+    assert three.concurrency == pytest.approx(300_000 / 812)
+    assert "300,000 / (300 + 512 kept free) tokens per request = 369.5 requests" in three.formula
+
+
 def test_the_log_s_own_lines_are_compared():
     agree = plan.make([founding()], Wish()).notes
     assert any("agrees with the printed 159,277" in note for note in agree)

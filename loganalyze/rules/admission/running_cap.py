@@ -281,7 +281,8 @@ def _top(case: Case, rank: Rank) -> int:
 
 def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     per_req, n = held.tokens_per_req, held.rank.kv_tokens
-    fits = int(n / per_req) if n and per_req else None
+    reserve = case.signals.capacity.reserved_per_req
+    fits = int(n / (per_req + reserve)) if n and per_req else None
     such = f"about {fits} such requests of {per_req:,.0f} tokens" if fits else ""
     room = []
     if full:

@@ -49,7 +49,9 @@ def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:
         )
     if capacity.requests_fit is not None:
         running = held.mean("running") or 0.0
-        formula = f"pool / tokens per request; {running:.0f} ran on average in the episodes"
+        kept = capacity.reserved_per_req
+        each = f"(tokens per request + {kept:,} kept free)" if kept else "tokens per request"
+        formula = f"pool / {each}; {running:.0f} ran on average in the episodes"
         out.append(shown("requests that fit", capacity.requests_fit, "requests", formula=formula))
     return out
 
