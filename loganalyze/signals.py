@@ -473,7 +473,7 @@ _COUNTS: dict[str, pl.Expr] = {
     "n_decode": pl.col("lines").filter(pl.col("decode")).sum(),
     "n_prefill": pl.col("lines").filter(pl.col("prefill")).sum(),
     "new_seq": pl.col("new_seq").sum(),
-    "started": (pl.col("new_seq") - pl.col("continued").cast(pl.Int32)).clip(0).sum(),
+    "started": pl.col("started").sum(),
     "new_token": pl.col("new_token").sum(),
     "cached_token": pl.col("cached_token").sum(),
     "decoded": pl.col("d_tokens").sum(),
@@ -508,9 +508,9 @@ def _grid(
     height = int(printed["cell"][-1]) + 1 if printed.height else 0
     silent, idle = _gap_masks(one.gaps, step_s, height)
     first = int(printed["cell"][0]) if printed.height else 0
-    started = lines.filter(pl.col("new_seq") > 0)
-    ext = as_float(started["new_token"].sum(), 0.0) / max(
-        1.0, as_float(started["new_seq"].sum(), 0.0)
+    prompts = lines.filter(pl.col("new_seq") > 0)
+    ext = as_float(prompts["new_token"].sum(), 0.0) / max(
+        1.0, as_float(prompts["started"].sum(), 0.0)
     )
     return (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})

@@ -122,6 +122,8 @@ class Timeline:
             `decode`, `prefill` (flags),
             `cut` (a prompt was cut at the chunk size: its request does not run yet),
             `continued` (the batch goes on with a cut prompt),
+            `started` (requests that a prefill line lets in: #new-seq counts a prompt again with
+            each of its chunks; null on other lines),
             `running` (requests that decode after the line; new ones count),
             `own_token` (KV tokens of running requests, see `own_token`),
             and on decode lines that are no mere extremes, about the time since the one before:
@@ -460,13 +462,15 @@ def _with_intervals(
         .then(pl.col("lines") * full.cast(pl.Int32))
         .otherwise(pl.col("continued").cast(pl.Int32))
     )
-    started = pl.when("prefill").then((pl.col("new_seq").fill_null(0) - gone_on).clip(0, None))
+    lines = lines.with_columns(
+        started=pl.when("prefill").then((pl.col("new_seq") - gone_on).clip(0, None))
+    )
     totals = lines.with_columns(
         _lost=_retracted_before(lines, data),
         _gap=after_gap.cum_sum(),
         _prefills=pl.when("prefill").then("lines").otherwise(0).cum_sum(),
         _new=pl.col("new_token").fill_null(0).cum_sum(),
-        _started=started.fill_null(0).cum_sum(),
+        _started=pl.col("started").fill_null(0).cum_sum(),
         _empty=(pl.col("prefill") & (pl.col("running_req") == 0)).fill_null(False).cum_sum(),
     )
     if as_float(lines["lines"].max(), 1.0) > 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from loganalyze import derive, fatal
+from loganalyze import derive, fatal, timeline
 from loganalyze.capacity import kv_bytes, memory, predict
 from loganalyze.capacity.kv_bytes import Config, Layout, Setting
 from loganalyze.capacity.memory import Memory
@@ -526,8 +526,9 @@ def _admission(server: Server, data: SessionData, args: _Args) -> str:
         )
     c = args.number("schedule_conservativeness")
     known = c if c is not None else 1.0
-    prompts = data.batch.filter((pl.col("phase") == "prefill") & (pl.col("new_seq") > 0))
-    new, seqs = prompts["new_token"].sum(), prompts["new_seq"].sum()
+    lines = pl.concat([one.lines.select("new_token", "started") for one in timeline.of(data)])
+    prompts = lines.drop_nulls("started")
+    new, seqs = prompts["new_token"].sum(), prompts["started"].sum()
     prompt = float(new) / float(seqs) if seqs else 0.0
     usage = memory.admission_usage(server.tokens, running, known, prompt)
     source = "as printed" if c is not None else "SGLang's default, not printed"

@@ -98,21 +98,11 @@ def _server(ranks: Sequence[Rank], saturated: Sequence[Finding]) -> pl.DataFrame
     """Return one row per cell of the whole server: sums over its ranks."""
     parts = []
     for rank in ranks:
-        in_cell = (pl.col("t") / rank.step_s).floor().cast(pl.Int64).alias("cell")
-        started = rank.lines.group_by(in_cell).agg(
-            started=(
-                pl.col("new_seq").fill_null(0)
-                - (pl.col("continued") & (pl.col("new_seq") > 0)).fill_null(False)
-            )
-            .filter(pl.col("prefill"))
-            .sum()
-            .cast(pl.Float64)
-        )
         # An idle rank prints nothing: it runs nothing, and nothing waits for it.
         state = pl.when("idle").then(0.0)
         mask = _covered([rank], saturated, rank.grid.height)
         parts.append(
-            rank.grid.join(started, on="cell", how="left", maintain_order="left").select(
+            rank.grid.select(
                 "cell",
                 state.otherwise("rate").alias("rate"),
                 state.otherwise("running").alias("running"),
@@ -126,7 +116,7 @@ def _server(ranks: Sequence[Rank], saturated: Sequence[Finding]) -> pl.DataFrame
                 "token",
                 "usage",
                 "retracted",
-                pl.col("started").fill_null(0.0),
+                "started",
                 "completed",
                 "decoded",
                 "new_token",

@@ -52,7 +52,7 @@ def requests_fail(case: Case, limits: Limits) -> Finding | Clear:
         & (pl.col("method") == "POST")
         & ~pl.col("path").fill_null("").str.contains("health")
     ).sort("line_no")
-    served = sum(as_float(rank.lines["new_seq"].sum(), 0.0) for rank in case.ranks)
+    served = sum(as_float(rank.lines["started"].sum(), 0.0) for rank in case.ranks)
     share = failed.height / max(1.0, failed.height + served)
     fewest = limits["requests"] if served else limits["unserved"]
     if failed.height < fewest or share < limits["share"]:

@@ -351,19 +351,21 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
 
     The waiting time of all requests over those that were admitted meanwhile (Little's law), or
     that finished, where those are more: of the requests that ran as it began some were thrown
-    back and still wait. One that was thrown back is admitted again, and counts once.
+    back and still wait. One that was thrown back is admitted again, and counts once, and so does
+    one whose prompt is computed in chunks.
     """
     held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
     if not held or primary.code == "CRS001":
         return None
-    batch = data.batch.filter(_inside(data.batch, held), ~pl.col("duplicate"))
+    lines = pl.concat([one.lines for one in timeline.of(data)])
+    batch = lines.filter(_inside(lines, held))
     queue = batch.filter(pl.col("queue_req").is_not_null()).select(
         waited=pl.col("queue_req") * _lasted().over("source", "dp_rank")
     )
     waited = as_float(queue["waited"].sum(), 0.0)
     real = ~pl.col("duplicate") & ~pl.col("debug").fill_null(False)
     retracted = data.event.filter(_inside(data.event, held), real & (pl.col("kind") == "retract"))
-    let_in = as_float(batch["new_seq"].sum(), 0.0)
+    new_seq, let_in = (as_float(batch[name].sum(), 0.0) for name in ("new_seq", "started"))
     thrown_back = as_float(retracted["num_retracted_reqs"].sum(), 0.0)
     admitted = let_in - thrown_back
     fewer = batch.group_by("source", "dp_rank").agg(
@@ -373,7 +375,10 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
     seconds = sum((b - a).total_seconds() for a, b, _ in held)
     if waited < max(seconds, 1.0) or admitted < _ADMITTED:  # less than one waited on average
         return None
-    by = f"{let_in:,.0f} #new-seq - {thrown_back:,.0f} retracted"
+    by = f"{new_seq:,.0f} #new-seq"
+    if new_seq > let_in:
+        by += f" - {new_seq - let_in:,.0f} chunks that go on with a prompt"
+    by += f" - {thrown_back:,.0f} retracted"
     if fewer_running > 0:
         by += f" + {fewer_running:,.0f} fewer running"
     first = primary.episodes[0]

@@ -12,10 +12,10 @@ def at(second: float) -> str:
     return f"[{START + timedelta(seconds=second):%Y-%m-%d %H:%M:%S} TP0]"
 
 
-def prefill(second: float, new_seq: int) -> str:
+def prefill(second: float, new_seq: int, new_token: int = 100) -> str:
     return (
-        f"{at(second)} Prefill batch, #new-seq: {new_seq}, #new-token: 100, #cached-token: 0, "
-        "token usage: 0.96, #running-req: 10, #queue-req: 12"
+        f"{at(second)} Prefill batch, #new-seq: {new_seq}, #new-token: {new_token}, "
+        "#cached-token: 0, token usage: 0.96, #running-req: 10, #queue-req: 12"
     )
 
 
@@ -58,6 +58,20 @@ def test_a_request_that_was_thrown_back_counts_once():
     # 30 admissions, 10 of them of requests that ran before: 12 x 400 / 20 = 240 s again.
     found = verdict(*(prefill(20 * k + 10.5, 2 - k % 2) for k in range(20)), retract(100, 10))
     assert found.cost == "it cost each request about 4 min of waiting"
+
+
+def test_a_prompt_in_chunks_is_one_request():
+    # 20 prompts of 8192 + 8192 + 100 tokens, 60 #new-seq in all: 12 x 400 / 20 = 240 s again.
+    chunks = [
+        prefill(20 * k + at, 1, tokens)
+        for k in range(20)
+        for at, tokens in ((8.1, 8192), (9.1, 8192), (10.1, 100))
+    ]
+    data = sessions(text(capacity(), sorted([*decode(usage=[0.96] * 401, queue=12), *chunks])))
+    findings, found = rules.concluded(rules.run(data), data)
+    assert found.cost == "it cost each request about 4 min of waiting"
+    formula = next(e.formula for e in findings[0].evidence if e.label.startswith("waiting time"))
+    assert "60 #new-seq - 40 chunks that go on with a prompt - 0 retracted" in formula
 
 
 def test_of_those_that_ran_at_first_all_that_no_longer_run_finished_or_wait():

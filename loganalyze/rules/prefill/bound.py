@@ -91,9 +91,9 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
         return Clear(f"prefill took at most {top:.0%} of the time over {limits['window_s']:.0f} s")
     worst = found[0]
     cells = worst.cells.select(
-        pl.col("new_token", "cached_token", "new_seq", "decoded").sum()
+        pl.col("new_token", "cached_token", "started", "decoded").sum()
     ).row(0, named=True)
-    prompt = (cells["new_token"] + cells["cached_token"]) / max(cells["new_seq"], 1.0)
+    prompt = (cells["new_token"] + cells["cached_token"]) / max(cells["started"], 1.0)
     rate = cells["new_token"] / max(worst.seconds, 1.0)
     model = worst.rank.model
     alone = case.signals.session.role == "prefill"
@@ -121,11 +121,11 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
             0,
         ),
         shown(
-            "tokens per prefill entry",
+            "tokens per prompt",
             prompt,
             "tokens",
             worst.line("new_token"),
-            "(#new-token + #cached-token) / #new-seq",
+            "(#new-token + #cached-token) / #new-seq, chunks that go on with a prompt left out",
             0,
         ),
     ]

@@ -52,7 +52,7 @@ def cache_hits_fell(case: Case, limits: Limits) -> Finding | Clear:
         calm = rank.past_sum("retracted", 60.0) == 0
         new = rank.past_sum(rank.grid["new_token"] * calm, w)
         hit = rank.past_sum(rank.grid["cached_token"] * calm, w)
-        seqs = rank.past_sum(rank.grid["new_seq"] * calm, w)
+        seqs = rank.past_sum(rank.grid["started"] * calm, w)
         size = rank.cells(w)
         frame = (
             pl.DataFrame({"new": new, "hit": hit, "seq": seqs})
