@@ -1,6 +1,7 @@
 """A mean names the lines that it is of, and cites one of them that prints about as much."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import polars as pl
 import pytest
@@ -89,3 +90,18 @@ def test_what_is_before_a_leak_is_told_by_place_not_by_number():
     data = rotated()
     leak = Episode(None, None, 1, 20, None, "/logs/s.log")
     assert pool.before_leak(data, pool.measure(data), leak).tokens_per_req == 5_000
+
+
+def test_an_overload_begins_where_requests_begin_to_wait():
+    # None wait until 401 s, then one more each 2 s: the windows in which the queue has risen
+    # straight enough reach further back.
+    queue = [max(0, (second - 400) // 2) for second in range(901)]
+    finding = outcomes(text(capacity(), decode(usage=[0.5] * 901, queue=queue, running=10)))[
+        "OVR001"
+    ].finding
+    assert finding is not None
+    (episode,) = finding.episodes
+    assert episode.start == START + timedelta(seconds=402)
+    assert (episode.first_line, episode.last_line) == (404, 902)
+    growth = {one.label: one.value for one in finding.evidence}["growth of the queue"]
+    assert growth == pytest.approx(30, rel=0.01)

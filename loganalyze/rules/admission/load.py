@@ -260,7 +260,8 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
     """More requests arrive than the server completes: the queue grows without end.
 
     What it flags:
-        A queue that rises steadily by at least `growth` over `window_s`.
+        A queue that rises steadily by at least `growth` over `window_s`, from where it was last
+        at its lowest in the first of these windows.
     Why it is slow:
         In an open loop each request waits longer than the one before it.
     Not this rule:
@@ -289,7 +290,7 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
                 & (pl.col("rise") >= limits["growth"])
             ).fill_null(False)
         ).to_series()
-        return [(max(0, first - size + 1), end) for first, end in joined(spans(up), size)]
+        return [(_onset(q, first, size), end) for first, end in joined(spans(up), size)]
 
     found = hold(case.ranks, judge)
     if not found:
@@ -358,3 +359,13 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found),
         competing="a closed loop (CLI002) excluded: running + waiting is not constant",
     )
+
+
+def _onset(queue: pl.Series, risen: int, size: int) -> int:
+    """Return the cell in which a rise begins that fills the window of `size` cells up to `risen`.
+
+    A queue of none that grows fast towards the window's end looks straight enough over all of
+    it: the rise begins after the last cell in which the queue was at its lowest.
+    """
+    before = queue[max(0, risen - size + 1) : risen + 1].round(3)
+    return risen - int(before.reverse().arg_min() or 0) + 1
