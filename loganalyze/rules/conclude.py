@@ -419,18 +419,23 @@ def _lasted() -> pl.Expr:
 
 
 def _lost(death: Finding, data: SessionData) -> str:
-    """Say how many requests a server that died had in it, by its last lines before that."""
+    """Say how many requests a server that died had in it, by each rank's last line before that.
+
+    A prefill line prints the batch before the new requests joined it; one whose prompt is cut
+    there runs not yet, and waits no longer.
+    """
     died = next((e.start for e in death.episodes if e.start and e.end), None)
     if not died or death.severity < Severity.CRITICAL:
         return ""
-    batch = data.batch.filter(~pl.col("duplicate"))
     just = pl.col("time").is_between(died - timedelta(seconds=GAP_S), died)
-    last = (
-        batch.filter(just)
-        .group_by("source", "dp_rank")
-        .agg(pl.col("running_req", "queue_req").drop_nulls().last())
+    inside = pl.col("running") + pl.col("cut").cast(pl.Int64)
+    last = pl.concat(
+        one.lines.filter(just).select(
+            running=inside.drop_nulls().last(), waiting=pl.col("queue_req").drop_nulls().last()
+        )
+        for one in timeline.of(data)
     )
-    running, waiting = (int(as_float(last[c].sum(), 0.0)) for c in ("running_req", "queue_req"))
+    running, waiting = (int(as_float(last[c].sum(), 0.0)) for c in ("running", "waiting"))
     if not running + waiting:
         return ""
     return f"lost with it: {running:,} running and {waiting:,} waiting requests"

@@ -96,6 +96,14 @@ def test_a_death_costs_the_requests_that_were_in_the_server():
         "CRS001",
         "lost with it: 30 running and 2 waiting requests",
     )
+    # Its last line is of a batch that 30 ran before, 29 still waiting: 3 requests joined, of which
+    # one is not yet prefilled to its end.
+    last = prefill(59.9, 3, 8192).replace("#running-req: 10", "#running-req: 30")
+    more = [*lines[:60], last.replace("#queue-req: 12", "#queue-req: 29")]
+    data = sessions(text(capacity(), more, end))
+    assert rules.conclude(rules.run(data), data).cost == (
+        "lost with it: 33 running and 29 waiting requests"
+    )
     late = [line.replace(at(60), at(600)) for line in end]  # idle since: nothing is known
     data = sessions(text(capacity(), lines, late))
     assert rules.conclude(rules.run(data), data).cost == ""
