@@ -105,3 +105,33 @@ def test_an_overload_begins_where_requests_begin_to_wait():
     assert (episode.first_line, episode.last_line) == (404, 902)
     growth = {one.label: one.value for one in finding.evidence}["growth of the queue"]
     assert growth == pytest.approx(30, rel=0.01)
+
+
+def test_a_drain_shows_the_requests_of_its_first_spell():
+    # Two jobs of 20 s that end in 10 requests fewer a line; the second is larger.
+    first = decode(usage=[0.5] * 8, running=[70, 60, 50, 40, 30, 20, 10, 2])
+    second = decode(usage=[0.5] * 8, running=[90, 80, 70, 50, 40, 30, 20, 3], start_s=201)
+    start = f"[{START + timedelta(seconds=200):%Y-%m-%d %H:%M:%S} TP0]" + PREFILL.split("]")[1]
+    start = start.replace("#running-req: 9", "#running-req: 0")
+    finding = outcomes(text(capacity(), first, start, second))["DRN001"].finding
+    assert finding is not None
+    assert len(finding.episodes) == 2
+    assert finding.summary.endswith("running falls from 70 to 2")
+    (one,) = finding.evidence
+    assert (one.value, one.line_no) == (70, 2)
+
+
+def test_a_rank_drains_once_no_requests_come_to_the_others():
+    # Rank 0 has 5 waiting until 30 s and runs 40 to the end; on rank 1 one fewer runs each second.
+    fed = decode(usage=[0.5] * 61, running=40, queue=[5] * 31 + [0] * 30, rank=" DP0 TP0")
+    left = decode(usage=[0.5] * 61, running=[64 - k for k in range(61)], rank=" DP1 TP1")
+    pairs = [line for both in zip(fed, left, strict=True) for line in both]
+    finding = outcomes(text(capacity(), pairs))["DRN001"].finding
+    assert finding is not None
+    assert finding.summary.endswith(" on DP1 TP1: running falls from 33 to 4")
+    assert finding.episodes[0].start == START + timedelta(seconds=31)
+    # Rank 1's line of the 31st second: one line before both ranks' of the 30 before.
+    assert finding.evidence[0].line_no == 1 + 2 * 31 + 2
+    never = [line.replace("#queue-req: 0", "#queue-req: 5") for line in fed]
+    pairs = [line for both in zip(never, left, strict=True) for line in both]
+    assert outcomes(text(capacity(), pairs))["DRN001"].finding is None

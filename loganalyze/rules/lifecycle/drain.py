@@ -6,7 +6,15 @@ import polars as pl
 
 from loganalyze.episodes import Span, joined, spans
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import Held, all_episodes, confidence, shown, spell
+from loganalyze.rules.held import (
+    Held,
+    all_episodes,
+    cells_of,
+    confidence,
+    shown,
+    spell,
+    waiting,
+)
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 from loganalyze.signals import Rank
 
@@ -27,48 +35,68 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         At the end of the log or before an idle time: no queue (on a PD decode server none before
         or in transfer either), no prefill, and running requests that only fall, over at least
-        `lines` decode lines.
+        `lines` decode lines. Of a DP rank only once no other lets requests in or has any waiting.
     Why it is slow:
         Nothing is slow: throughput falls with the number of requests, not with the server.
     Not this rule:
-        Throughput that falls with requests still coming (THR002, KV006).
+        Throughput that falls with requests still coming (THR002, KV006), or with requests that
+        come to other DP ranks only (DPI001, DPI002).
     What to do:
         Nothing; leave this time out when measuring.
     Source:
         #running-req, #queue-req and the absence of prefill lines.
     """
     pieces: list[Held] = []
-    sizes: list[tuple[int, int]] = []
+    earliest: tuple[float, pl.DataFrame] | None = None
     for rank in case.ranks:
+        elsewhere = _comes_elsewhere(case, rank)
         ends = [rank.lines.height - 1, *(gap.before for gap in rank.gaps if gap.idle)]
         found: list[Span] = []
         for end in sorted(ends):
-            first = _drain_start(rank, end)
-            rows = rank.lines[first : end + 1].filter("decode")
+            since = _last_true(elsewhere[: int(rank.lines["t"][end] / rank.step_s) + 1])
+            rows = rank.lines[_drain_start(rank, end) : end + 1].filter(
+                pl.col("decode") & (pl.col("t") >= since * rank.step_s)
+            )
             if rows.height < limits["lines"] or (rows["running_req"][0] or 0) < limits["start"]:
                 continue
             if (rows["running_req"][-1] or 0) > 0.5 * rows["running_req"][0]:
                 continue
-            t = rank.lines["t"]
-            found.append((int(t[first] / rank.step_s), int(t[end] / rank.step_s) + 1))
-            sizes.append((int(rows["running_req"][0]), int(rows["running_req"][-1])))
+            start = rows["t"][0]
+            found.append((int(start / rank.step_s), int(rows["t"][-1] / rank.step_s) + 1))
+            if earliest is None or start < earliest[0]:
+                earliest = start, rows
         if found:
             pieces.append(Held(rank, joined(found, 0)))
-    if not pieces:
+    if earliest is None:
         return Clear("no time in which the last requests only finished")
+    rows = earliest[1]
+    before, after = int(rows["running_req"][0]), int(rows["running_req"][-1])
     return Finding(
         summary=f"The last requests finish and no new ones come {spell(case, pieces)}: running "
-        f"falls from {sizes[0][0]} to {sizes[0][1]}",
+        f"falls from {before} to {after}",
         episodes=all_episodes(pieces),
         evidence=[
-            shown(
-                "running requests at its start", sizes[0][0], "requests", pieces[0].line("running")
-            )
+            shown("running requests at its start", before, "requests", Held.at(rows, 0)),
         ],
         severity=Severity.INFO,
         confidence=confidence(case, pieces, config=True),
         competing="a slower server (THR002) excluded: the running requests fall, and none follow",
     )
+
+
+def _comes_elsewhere(case: Case, rank: Rank) -> pl.Series:
+    """Return where another rank has requests waiting or lets some in, in the cells of this one."""
+    comes = rank.never
+    for other in case.ranks:
+        if other is not rank:
+            theirs = other.select((waiting(case) > 0) | (pl.col("started") > 0))
+            comes = comes | cells_of(rank, theirs).fill_null(False)
+    return comes
+
+
+def _last_true(cells: pl.Series) -> int:
+    """Return the cell after the last one that is true; 0 if none is."""
+    return cells.len() - int(cells.reverse().arg_max() or 0) if cells.any() else 0
 
 
 def _drain_start(rank: Rank, end: int) -> int:
