@@ -159,6 +159,35 @@ def all_episodes(found: Sequence[Held]) -> list[Episode]:
     return [episode for _, episode in sorted(rows, key=lambda row: row[0])]
 
 
+def over_ranks(found: Sequence[Held], spans: Sequence[Span]) -> list[Episode]:
+    """Return one episode for each span of what holds for all ranks together, naming none."""
+    out = []
+    for span in spans:
+        own = [
+            held.rank.lines.filter(
+                (pl.col("t") / held.rank.step_s).floor().is_between(span[0], span[1] - 1)
+            ).select("t", "source", "line_no", "time")
+            for held in found
+        ]
+        rows = pl.concat(own).sort("t", maintain_order=True)
+        if not rows.height:
+            continue
+        first, last = (rows.row(place, named=True) for place in (0, -1))
+        one = len(found) == 1
+        out.append(
+            Episode(
+                first["time"],
+                last["time"],
+                first["line_no"],
+                last["line_no"],
+                found[0].rank.label if one else None,
+                first["source"],
+                last["source"] if last["source"] != first["source"] else None,
+            )
+        )
+    return out
+
+
 def _anywhere(found: Sequence[Held]) -> pl.Series:
     """Return the cells in which the condition held on any rank."""
     height = max(held.mask.len() for held in found)

@@ -135,3 +135,19 @@ def test_a_rank_drains_once_no_requests_come_to_the_others():
     never = [line.replace("#queue-req: 0", "#queue-req: 5") for line in fed]
     pairs = [line for both in zip(never, left, strict=True) for line in both]
     assert outcomes(text(capacity(), pairs))["DRN001"].finding is None
+
+
+def test_what_is_a_sum_over_ranks_cites_no_line_of_one_and_names_none():
+    # 20 run and 12 wait on rank 0, 8 run on rank 1: 40 clients.
+    one = decode(usage=[0.5] * 401, running=20, queue=12, rank=" DP0 TP0")
+    other = decode(usage=[0.2] * 401, running=8, queue=0, rank=" DP1 TP1")
+    pairs = [line for both in zip(one, other, strict=True) for line in both]
+    finding = outcomes(text(capacity(), pairs))["CLI002"].finding
+    assert finding is not None
+    assert "about 40 workers" in finding.summary
+    assert "DP" not in finding.summary
+    (episode,) = finding.episodes
+    assert (episode.rank, episode.first_line, episode.last_line) == (None, 2, 803)
+    clients = finding.evidence[0]
+    assert (clients.value, clients.source, clients.line_no) == (40, None, None)
+    assert "sum over 2 ranks" in clients.formula

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
@@ -14,6 +16,7 @@ from loganalyze.rules.held import (
     confidence,
     hold,
     outside,
+    over_ranks,
     shown,
     spell,
 )
@@ -179,7 +182,8 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
             "running + waiting was never constant"
             + (f"; it varied by at least {low:.0%}" if low is not None else "")
         )
-    found = [Held(rank, [(max(0, first - size), end) for first, end in ends])]
+    held_in = [(max(0, first - size), end) for first, end in ends]
+    found = [Held(one, _within(held_in, one.grid.height)) for one in case.ranks]
     held = mean.filter(flat)
     clients = as_float(held.median(), 0.0)
     done = sum(float(one.grid["completed"].sum()) for one in case.ranks) / max(
@@ -190,8 +194,11 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
             "clients",
             clients,
             "requests",
-            found[0].line("queue_req"),
-            "running + waiting, median of 5 min means",
+            # The sum over ranks is printed on no line.
+            found[0].line("queue_req") if len(found) == 1 else (None, None),
+            "running + waiting, "
+            + (f"sum over {len(found)} ranks, " if len(found) > 1 else "")
+            + "median of 5 min means",
             0,
         ),
         shown(
@@ -217,13 +224,18 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
     return Finding(
         summary=f"A closed-loop client with about {clients:.0f} workers: running + waiting is "
         f"constant {spell(case, found)}",
-        episodes=all_episodes(found),
+        episodes=over_ranks(found, held_in),
         evidence=evidence,
         actions=act(case, "Do not add workers: they would only wait"),
         severity=Severity.INFO,
         confidence=confidence(case, found),
         competing="open arrivals at a very even rate, by chance",
     )
+
+
+def _within(found: Sequence[Span], height: int) -> list[Span]:
+    """Return the spans as far as they lie within a grid."""
+    return [(first, min(end, height)) for first, end in found if first < height]
 
 
 def _all_ranks(case: Case) -> pl.DataFrame:
