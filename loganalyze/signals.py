@@ -508,10 +508,6 @@ def _grid(
     height = int(printed["cell"][-1]) + 1 if printed.height else 0
     silent, idle = _gap_masks(one.gaps, step_s, height)
     first = int(printed["cell"][0]) if printed.height else 0
-    prompts = lines.filter(pl.col("new_seq") > 0)
-    ext = as_float(prompts["new_token"].sum(), 0.0) / max(
-        1.0, as_float(prompts["started"].sum(), 0.0)
-    )
     return (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})
         .join(printed, on="cell", how="left", maintain_order="left")
@@ -531,7 +527,9 @@ def _grid(
         .with_columns(
             prompt=_prompt(step_s),
             free=pl.lit(kv_tokens, pl.Float64) * (1 - pl.col("usage")),
-            need=pl.col("running") * memory.CLIP * pl.col("ratio") + memory.CLIP + ext,
+            need=pl.col("running") * memory.CLIP * pl.col("ratio")
+            + memory.CLIP
+            + usual_prompt(lines),
         )
         .with_columns(
             filled=pl.col("full_usage")
@@ -554,6 +552,13 @@ def _grid(
             .otherwise("duty"),
         )
     )
+
+
+def usual_prompt(lines: pl.DataFrame) -> float:
+    """Return the prompt tokens that a rank computes for a request that it lets in, on average."""
+    prompts = lines.filter(pl.col("new_seq") > 0).select(pl.col("new_token", "started").sum())
+    new, started = (as_float(value, 0.0) for value in prompts.row(0))
+    return new / max(1.0, started)
 
 
 def _by_time(value: pl.Expr) -> pl.Expr:

@@ -8,6 +8,8 @@ from synth import START, capacity, decode, sessions, text
 
 from loganalyze import signals, timeline
 from loganalyze.capacity import steps
+from loganalyze.rules import held
+from loganalyze.rules.admission import starved
 from loganalyze.rules.planted import P0, P1, T0, A, B, Writer
 
 
@@ -340,3 +342,23 @@ def test_without_start_up_lines_the_largest_batch_bounds_the_token_budget():
     rank = one_rank(text(prefills))
     # A usual prompt has 500 tokens: with one more two are still below 2000.
     assert rank.lines["short"].to_list() == [True, True, False]
+
+
+def test_the_need_is_shown_at_a_line_where_more_is_asked_for_than_is_free():
+    at = f"[{START:%Y-%m-%d %H:%M:%S} TP0]"
+    prefill = (
+        f"{at} Prefill batch, #new-seq: 4, #new-token: 400, #cached-token: 0, "
+        "token usage: 0.90, #running-req: 0, #queue-req: 3"
+    )
+    after = decode(usage=[0.5], running=4, queue=3, start_s=1)
+    rank = one_rank(text(capacity(), prefill, after))
+    free, need = starved.at_one_line(held.whole(rank))
+    # The estimate starts at 0.7: 4 x 4096 x 0.7 + 4 x 4096 x 0.3 + 4096 + 400 / 4 tokens.
+    assert (free.value, need.value) == (10_000, 20_580)
+    assert free.line_no == need.line_no == 2
+    assert "in 1 of 2 lines with requests waiting" in free.formula
+    # At usage 0.5 and 0.6 there is more than that: the line with the least to spare is shown.
+    rank = one_rank(text(capacity(), prefill.replace("0.90", "0.60"), after))
+    free, need = starved.at_one_line(held.whole(rank))
+    assert (free.label, free.value) == ("free KV where least was to spare", 40_000)
+    assert (need.value, need.line_no) == (20_580, 2)

@@ -16,6 +16,7 @@ from loganalyze.rules.admission.starved import (
     in_pool,
     need_evidence,
     need_time,
+    short_evidence,
     starved,
     would_not_fill,
 )
@@ -75,7 +76,7 @@ def conservative_admission(case: Case, limits: Limits) -> Finding | Clear:
         f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:.0f} running, "
         f"{worst.mean('queue') or 0:.0f} waiting; admission reserves more than is used",
         episodes=all_episodes(found),
-        evidence=need_evidence(case, worst),
+        evidence=short_evidence(case, worst),
         actions=[
             *act(
                 case,
@@ -153,7 +154,7 @@ def slow_recovery(case: Case, limits: Limits) -> Finding | Clear:
         summary=f"After retractions admission stays too careful {spell(case, found)}: usage "
         f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:.0f} waiting",
         episodes=all_episodes(found),
-        evidence=need_evidence(case, worst),
+        evidence=short_evidence(case, worst),
         actions=[
             *(
                 act(
@@ -220,7 +221,7 @@ def cold_start_throttle(case: Case, limits: Limits) -> Finding | Clear:
             "passes"
         ),
         episodes=all_episodes(found),
-        evidence=need_evidence(case, worst),
+        evidence=short_evidence(case, worst),
         actions=act(
             case,
             "Nothing for a single start; for bursts after idle times reserve less"

@@ -22,7 +22,7 @@ from loganalyze.rules.held import (
     shown,
 )
 from loganalyze.rules.registry import Case, Limit, Limits, NotApplicable
-from loganalyze.signals import Rank
+from loganalyze.signals import Rank, usual_prompt
 from loganalyze.timeline import as_float, near_cap
 
 
@@ -262,13 +262,80 @@ def in_pool(case: Case, found: Sequence[Held]) -> Confidence:
     return confidence(case, found, inferred=inferred)
 
 
+def short_evidence(case: Case, held: Held) -> list[Evidence]:
+    """What shows that admission asked for more than was free, and the means beside it.
+
+    Both saw-tooth: what is free falls as requests decode and comes back as they finish, what
+    admission asks for leaps with each that it lets in. Their means may lie the other way round.
+    """
+    return [*at_one_line(held), *need_evidence(case, held)]
+
+
+def at_one_line(held: Held) -> list[Evidence]:
+    """Return free KV and need of the line at which most was missing, or least was to spare.
+
+    A request that a prefill line lets in is charged in full until the next pass.
+    """
+    pool, prompt = held.rank.kv_tokens, usual_prompt(held.rank.lines)
+    let_in = pl.col("admitted").fill_null(0.0)
+    rows = (
+        held.lines.filter((pl.col("queue_req") > 0) & (pl.col("lines") == 1))
+        .with_columns(
+            free=pl.lit(pool, pl.Float64) * (1 - pl.col("kv_usage")),
+            need=(pl.col("running") * pl.col("ratio") + let_in * (1 - pl.col("ratio")) + 1)
+            * memory.CLIP
+            + prompt,
+        )
+        .drop_nulls(["free", "need"])
+    )
+    missing = rows["need"] - rows["free"]
+    worst = missing.arg_max()
+    if worst is None:
+        return []
+    if missing[worst] > 0:
+        place = "where most was missing"
+        seen = (
+            f"admission asks for more than is free in {int((missing > 0).sum()):,} of "
+            f"{rows.height:,} lines with requests waiting, and is tried again only when one leaves"
+        )
+    else:
+        place = "where least was to spare"
+        seen = (
+            f"free KV up to {memory.NEED_MARGIN:g} times the estimate of the need counts as short"
+        )
+    line, where = rows.row(worst, named=True), Held.at(rows, worst)
+    clip, ratio = memory.CLIP, line["ratio"]
+    asked = f"{line['running']:,} running x {clip} x {ratio:.2f}"
+    if line["admitted"]:
+        asked += f" + {line['admitted']:,.0f} just let in x {clip} x {1 - ratio:.2f}"
+    return [
+        shown(
+            f"free KV {place}",
+            line["free"],
+            "tokens",
+            where,
+            f"{pool:,} x (1 - {line['kv_usage']:.2f}); {seen}",
+            0,
+        ),
+        shown(
+            "KV that admission asks for there",
+            line["need"],
+            "tokens",
+            where,
+            f"{asked} + {clip} + {prompt:,.0f} of a prompt; an upper bound, the log prints no "
+            "max_new_tokens",
+            0,
+        ),
+    ]
+
+
 def need_evidence(case: Case, held: Held) -> list[Evidence]:
-    """What was free, and what admission asked for."""
+    """What was free, and what admission asked for, on average."""
     return [
         *pool_evidence(case),
         held.averaged("mean usage", "usage", "kv_usage", "", 3),
         shown(
-            "free KV",
+            "mean free KV",
             held.mean("free"),
             "tokens",
             (None, None),
@@ -276,7 +343,7 @@ def need_evidence(case: Case, held: Held) -> list[Evidence]:
             0,
         ),
         shown(
-            "KV that admission asks for",
+            "mean KV that admission asks for",
             held.mean("need"),
             "tokens",
             (None, None),
