@@ -72,6 +72,38 @@ def test_others_stop_two_hundredths_below_it(second, proposed):
     assert all("session 1 ran out of GPU memory at 0.93" in text for text in said)
 
 
+def test_where_a_crash_limits_the_fraction_the_effect_is_that_of_the_limit(tmp_path):
+    """0.05 of the memory held 50,000 tokens, 13.97 GiB / 100,000 each: 0.03 are 30,000."""
+    w = Writer(free_gb=20.0, pool=150_000, mem_fraction_static=0.93)
+    full(w)
+    w.line("Scheduler hit an exception: Traceback (most recent call last):")
+    w.text.append("torch.OutOfMemoryError: CUDA out of memory.")
+    w.wait(90)
+    w.start(100_000, 512, 20.0, mem_fraction_static=0.88)
+    full(w)
+    (tmp_path / "server.log").write_text(log_of(w))
+    report = analyze([tmp_path / "server.log"])
+    found = {(f.code, f.session): f for f in report.findings}
+    (more,) = [a for a in found["KV001", 2].actions if a.flag == MEMORY_FLAG]
+    # 6.985 GiB / 0.05 = 139.7 in all. 20 - 6 = 14 GiB are 0.1 of it; the crash leaves 0.03, 4.19.
+    assert (more.present, more.proposed) == (0.88, 0.91)
+    assert more.effect.startswith("4.2 GiB hold 30,000 more tokens (+30% KV)")
+    died = found["CRS001", 1].actions[0].text
+    assert "keep --mem-fraction-static at 0.88" in died
+    assert died.endswith("for a larger KV pool 0.91 at most")
+
+
+def test_the_effect_of_all_steps_does_not_read_as_that_of_the_first():
+    """Free are 9.2 GiB, 6 of them to stay; the whole memory is not printed."""
+    w = Writer(free_gb=9.2, mem_fraction_static=0.88)
+    full(w)
+    (more,) = [a for a in fired(log_of(w))["KV001", 1].actions if a.flag == MEMORY_FLAG]
+    assert more.proposed == 0.90
+    # 3.2 GiB x 100,000 tokens / 13.97 GiB
+    said = "0.9 first; all steps together, 3.2 GiB, hold 22,906 more tokens (+23% KV)"
+    assert more.effect.startswith(said)
+
+
 def test_a_sentence_names_a_log_without_its_folder():
     died = sessions(died_and_restarted(0.93, 0.88))
     beside = read(next(p for p in PLANTED if "LBL001" in p.shows).logs())

@@ -466,7 +466,7 @@ def test_free_memory_is_measured_against_the_pool():
     lines = [decode(60 + i, 30, plain(37_000, 35_400), 600, 9) for i in range(120)]
     found, _ = judged(start + lines)
     assert changes(found["KV001"])["--mem-fraction-static"] == (0.72, 0.76)
-    assert "1.4 GiB more hold" in found["KV001"].actions[0].effect
+    assert "1.4 GiB hold" in found["KV001"].actions[0].effect
     assert "(+45% KV)" in found["KV001"].actions[0].effect
     # The same memory beside a pool of 31.8 GiB is no tenth of it.
     start[2] = f"{stamp(1)} KV Cache is allocated. #tokens: 37000, KV size: 31.80 GB"

@@ -7,8 +7,6 @@ from loganalyze.model import Action, Estimate
 from loganalyze.rules.held import MEMORY_FRACTION, Held, act, gain_text, gains, memory_limit
 from loganalyze.rules.registry import Case
 
-_GIB = 2**30
-
 
 def _one_step_up(case: Case) -> float | None:
     """Return the next memory fraction to try; None where the present one is not printed."""
@@ -31,7 +29,7 @@ def _left_over(
     spare = memory.spare_gib(free, config.kv_pool_gib) if free is not None else 0.0
     if free is None or not spare:
         return [], []
-    total = config.avail_before_weights_gib
+    total = config.avail_before_weights_gib or _solved_total(case)
     present = case.arg("mem_fraction_static")
     limit = memory_limit(case)
     highest = limit.highest if limit and isinstance(present, float) else 1.0
@@ -41,11 +39,16 @@ def _left_over(
         spare = min(spare, (proposed - present) * total)
     effect, change = "", predict.Change()
     if cell and n:
-        more = int(spare * _GIB / cell)
+        more = memory.tokens_in(spare, cell)
         change = predict.Change(pool=1 + more / n)
-        effect = f"{spare:.1f} GiB more hold {more:,} tokens (+{more / n:.0%} KV)" + _gain(
-            load, change
-        )
+        hold = f"{more:,} more tokens (+{more / n:.0%} KV){_gain(load, change)}"
+        effect = f"{spare:.1f} GiB hold {hold}"
+        if proposed is None:
+            # What one step gives is not known: the sum must not read as its effect.
+            most = "at most " if limit else ""
+            effect = f"all steps together, {most}{spare:.1f} GiB, hold {hold}"
+            step = _one_step_up(case)
+            effect = f"{step:g} first; {effect}" if step is not None else effect
     found = act(
         case,
         f"Give the KV pool the GPU memory that is left over: {free:.1f} GiB are free after "
@@ -57,9 +60,17 @@ def _left_over(
         ),
         MEMORY_FRACTION,
         proposed if proposed is not None else _one_step_up(case),
-        f"{'at most' if limit else 'in all'}, {effect}" if effect and proposed is None else effect,
+        effect,
     )
     return (found, []) if gains(_estimate(load, change) if effect else None) else ([], found)
+
+
+def _solved_total(case: Case) -> float | None:
+    """Return the memory before the weights, as starts with other fractions tell it, in GiB."""
+    session = case.signals.session
+    alike = memory.alike([data.session for data in case.sessions], session)
+    others = [memory.start(other) for other in alike if other.id != session.id]
+    return memory.solve([*others, memory.start(session)]).total_gib
 
 
 def more_room(case: Case, held: Held) -> list[Action]:

@@ -164,7 +164,8 @@ def _lower_fraction(case: Case) -> list[Action]:
     last = case.sessions[-1].session.config.arg("mem_fraction_static") if case.sessions else None
     if isinstance(last, float) and last <= highest:
         kept = f"keep --mem-fraction-static at {last:g}, with which it was started again"
-        return act(case, f"{text}: {kept} (here: {fraction:g})")
+        more = f"; for a larger KV pool {highest:g} at most" if last < highest else ""
+        return act(case, f"{text}: {kept} (here: {fraction:g}){more}")
     return act(case, text, "mem-fraction-static", highest)
 
 
