@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import polars as pl
 
+from loganalyze.capacity import predict
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import at_least, joined, spans, within
 from loganalyze.model import Action, Episode, Finding, Severity
@@ -16,6 +17,7 @@ from loganalyze.rules.held import (
     act,
     all_episodes,
     confidence,
+    gain_text,
     severity,
     shown,
     spell,
@@ -171,16 +173,24 @@ def _balance(case: Case) -> list[Action]:
     release = case.signals.session.release_range
     new = release is not None and release_key(release[0]) >= release_key("0.5.8")
     old = release is not None and release_key(release[1]) < release_key("0.5.8")
-    text = "Balance by what the ranks hold"
+    text, effect = "Balance by what the ranks hold", _even_load(case)
     if new:
-        out = act(case, text, "load-balance-method", "total_tokens")
+        out = act(case, text, "load-balance-method", "total_tokens", effect)
     elif old:
-        out = act(case, text, "load-balance-method", "shortest_queue")
+        out = act(case, text, "load-balance-method", "shortest_queue", effect)
     else:
-        out = act(
-            case, "Balance by what the ranks hold (total_tokens from 0.5.8, shortest_queue before)"
-        )
+        text += " (total_tokens from 0.5.8, shortest_queue before)"
+        out = act(case, text, effect=effect)
     return out + act(case, "Do not pin sessions to ranks in front of the server")
+
+
+def _even_load(case: Case) -> str:
+    """Say what an even load would give, as the plan does; empty where the log cannot tell."""
+    load = None if case.excerpt else predict.load(case.data)
+    x = load.uneven if load else None
+    if x is None:
+        return ""
+    return f"{x.even:.0f} requests run instead of {x.running:.0f}, {gain_text(x.gain)}"
 
 
 @rule(
