@@ -127,7 +127,9 @@ class StepModel:
     """Seconds of a decode step: t0 + a * running + b * tokens, and what prefill adds.
 
     dt = n * (t0 + a R + b T) + p0 * prefill batches + p1 * new tokens.
-    `residual_sd` is the robust standard deviation of log(dt / fitted dt).
+    `residual_sd` is the robust standard deviation of log(dt / fitted dt). `b_identified`: the
+    lines tell the cost of a KV token; `identified`: that of a running request too. `note` says
+    what they do not tell.
     """
 
     t0_s: float
@@ -138,6 +140,7 @@ class StepModel:
     n_lines: int
     residual_sd: float
     identified: bool
+    b_identified: bool
     note: str = ""
 
 

@@ -51,6 +51,9 @@ _UNMOVED_MARGIN = 0.001
 #: Relative standard error of b beyond which the log alone does not tell it.
 _MAX_ERROR = 0.3
 
+#: Standard error of a x R over the step beyond which the log does not tell a from t0.
+_MAX_ERROR_OF_STEP = 0.1
+
 _UNKNOWNS = ("t0", "a", "b", "p0", "p1")
 
 
@@ -93,10 +96,9 @@ def fit_timeline(one: Timeline, bytes_per_token: float | None = None) -> StepMod
         t=pl.col("t_mean").cast(pl.Float64),
     )
     prior = bytes_per_token / _BANDWIDTH if bytes_per_token else None
-    moved = as_float(rows.select(pl.col("t").std() / pl.col("t").mean()).item(), 0.0) >= _MIN_CV
-    margin = _BANDWIDTH_MARGIN if moved else _UNMOVED_MARGIN
-    solution, spread, error = _robust(rows, prior, margin)
-    identified, note = _identified(rows, solution["b"], error, prior)
+    margin = _UNMOVED_MARGIN if _unmoved(rows["t"]) else _BANDWIDTH_MARGIN
+    solution, spread, errors = _robust(rows, prior, margin)
+    of_a, of_b, note = _identified(rows, solution, errors, prior)
     return StepModel(
         t0_s=solution["t0"],
         a_s=solution["a"],
@@ -105,9 +107,16 @@ def fit_timeline(one: Timeline, bytes_per_token: float | None = None) -> StepMod
         p1_s=solution["p1"],
         n_lines=rows.height,
         residual_sd=spread,
-        identified=identified,
+        identified=of_a and of_b,
+        b_identified=of_b,
         note=note,
     )
+
+
+def _unmoved(values: pl.Series) -> bool:
+    """Whether values hardly moved: what little they did is no evidence of their cost."""
+    mean = as_float(values.mean(), 0.0)
+    return as_float(values.std(), 0.0) < _MIN_CV * mean or not mean
 
 
 def _clean(one: Timeline) -> pl.DataFrame:
@@ -143,13 +152,13 @@ def _clean(one: Timeline) -> pl.DataFrame:
 
 def _robust(
     rows: pl.DataFrame, prior: float | None, margin: float
-) -> tuple[dict[str, float], float, float]:
-    """Return the solution, the robust spread of its relative residuals, and b's error.
+) -> tuple[dict[str, float], float, dict[str, float]]:
+    """Return the solution, the robust spread of its relative residuals, and errors of a and b.
 
     `margin` is the relative error of the prior on b.
 
-    The error is the standard error that the lines alone leave on b, in seconds per token;
-    infinite if they do not tell it.
+    The errors are the standard errors that the lines alone leave, in seconds per request and
+    per token; infinite if they do not tell it.
     """
     scaled = rows.select((pl.col(name) / pl.col("dt")).alias(name) for name in _UNKNOWNS)
     # Unit columns keep the small system well conditioned.
@@ -172,9 +181,14 @@ def _robust(
         weight = residual.select(w=pl.min_horizontal(1.0, limit / pl.col("r").clip(1e-12)))["w"]
         if all(abs(solution[n] - before[n]) <= 1e-6 * (abs(solution[n]) + 1e-9) for n in used):
             break
-    error = _standard_error("b", used, sums) * spread / size["b"] if "b" in used else math.inf
+    errors = dict.fromkeys(("a", "b"), math.inf)
+    # Where running requests hardly moved, t0 + a R is one term: b stands beside it.
+    beside = [name for name in used if name != "a"] if _unmoved(rows["r"]) else used
+    for name, names in (("a", used), ("b", beside)):
+        if name in used:
+            errors[name] = _standard_error(name, names, sums) * spread / size[name]
     values = {name: solution[name] / size[name] if name in used else 0.0 for name in _UNKNOWNS}
-    return values, spread, error
+    return values, spread, errors
 
 
 def _sums(rows: pl.DataFrame, names: Sequence[str]) -> dict[str, float]:
@@ -247,25 +261,28 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
 
 
 def _identified(
-    rows: pl.DataFrame, b: float, error: float, prior: float | None
-) -> tuple[bool, str]:
-    """Say whether the lines tell a from b, and what limits the fit."""
-    said = rows.select(
-        r_cv=pl.col("r").std() / pl.col("r").mean(),
-        t_cv=pl.col("t").std() / pl.col("t").mean(),
-        corr=pl.corr("r", "t"),
-    ).row(0, named=True)
+    rows: pl.DataFrame, fitted: dict[str, float], errors: dict[str, float], prior: float | None
+) -> tuple[bool, bool, str]:
+    """Say whether the lines tell a, whether they tell b, and what limits the fit."""
+    r, t = rows["r"], rows["t"]
+    unmoved = _unmoved(r)
     assumed = f"; it is taken as bytes per token / {_BANDWIDTH / 1e12:.0f} TB/s" if prior else ""
-    if said["t_cv"] is None:
-        return False, "the log prints no KV tokens, so the cost of context length is unknown"
-    if said["t_cv"] < _MIN_CV:
-        return False, f"KV tokens hardly moved, so their cost is not in the log{assumed}"
-    if said["r_cv"] >= _MIN_CV and abs(said["corr"] or 0.0) > _MAX_CORRELATION:
-        return False, f"running requests and KV tokens moved together: a and b mix{assumed}"
-    if error > _MAX_ERROR * max(b, prior or 0.0):
-        return False, f"decoding alone takes too little of the time to tell b{assumed}"
-    if said["r_cv"] < _MIN_CV:
-        return True, "running requests hardly moved: t0 and a are known only as t0 + a R"
+    if not t.count():
+        note = "the log prints no KV tokens, so the cost of context length is unknown"
+        return False, False, note
+    if _unmoved(t):
+        note = f"KV tokens hardly moved, so their cost is not in the log{assumed}"
+        return False, False, note
+    together = as_float(rows.select(pl.corr("r", "t")).item(), 0.0)
+    if not unmoved and abs(together) > _MAX_CORRELATION:
+        note = f"running requests and KV tokens moved together: a and b mix{assumed}"
+        return False, False, note
+    if errors["b"] > _MAX_ERROR * max(fitted["b"], prior or 0.0):
+        return False, False, f"decoding alone takes too little of the time to tell b{assumed}"
+    running = as_float(r.mean(), 0.0)
+    step = fitted["t0"] + fitted["a"] * running + fitted["b"] * as_float(t.mean(), 0.0)
+    if unmoved or errors["a"] * running > _MAX_ERROR_OF_STEP * step:
+        return False, True, "running requests hardly moved: t0 and a are known only as t0 + a R"
     if rows.height < ADVISED_LINES:
-        return True, f"only {rows.height} intervals; {ADVISED_LINES} are advised"
-    return True, ""
+        return True, True, f"only {rows.height} intervals; {ADVISED_LINES} are advised"
+    return True, True, ""

@@ -455,7 +455,7 @@ def _fitted(s: Series, capacity: Capacity) -> Band | None:
         s.columns.get("running_req"),
         s.columns.get("token"),
     )
-    if not (model and model.identified and running and token):
+    if not (model and model.b_identified and running and token):
         return None
     accepted = s.columns.get("accept_len")
     out: list[float | None] = []

@@ -11,7 +11,7 @@ from loganalyze.model import Capacity, ServerConfig, Session, SessionData, StepM
 START = datetime(2026, 2, 24, 12, 0, 0)
 
 #: 30 ms + 0.5 ms a request + 0.1 us a token: easy sums.
-MODEL = StepModel(0.030, 0.0005, 1e-7, 0.0, 0.0, 200, 0.01, True)
+MODEL = StepModel(0.030, 0.0005, 1e-7, 0.0, 0.0, 200, 0.01, True, True)
 
 
 def decode(running, token, queue=100, pool=108_000, dt_s=2.4, **more):

@@ -212,6 +212,7 @@ CAPACITY = Capacity(
         n_lines=1_120,
         residual_sd=0.031,
         identified=True,
+        b_identified=True,
     ),
     notes=(
         "The batch swings between young and old requests: 37 is the mean, 24 to 82 the range.",

@@ -132,7 +132,9 @@ def test_what_fits_and_the_cap_are_drawn_where_they_matter() -> None:
 
 def test_the_fitted_throughput_is_that_of_the_formula() -> None:
     # 40 requests with 160,000 tokens: 40 / (0.02 + 0.001 * 40 + 1e-7 * 160,000) = 40 / 0.076
-    model = StepModel(0.02, 0.001, 1e-7, 0.05, 0.0002, 100, 0.03, identified=True)
+    model = StepModel(
+        0.02, 0.001, 1e-7, 0.05, 0.0002, 100, 0.03, identified=True, b_identified=True
+    )
     session = replace(samples.SESSION, capacity=Capacity(tokens_per_req=4_000, step_model=model))
     columns = {
         "running_req": [40.0, 40.0],
@@ -144,7 +146,7 @@ def test_the_fitted_throughput_is_that_of_the_formula() -> None:
     assert t
     fitted = [c for c in t.of("throughput") if c.kind == "model"]
     assert fitted[0].mean[0] == pytest.approx(526.3158, abs=1e-3)
-    not_sure = replace(session, capacity=Capacity(step_model=replace(model, identified=False)))
+    not_sure = replace(session, capacity=Capacity(step_model=replace(model, b_identified=False)))
     t = charts.timeline(replace(one, sessions=(not_sure,)))
     assert t
     assert [c.kind for c in t.of("throughput")] == ["value"]

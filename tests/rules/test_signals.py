@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from synth import START, capacity, decode, sessions, text
 
-from loganalyze import signals, timeline
+from loganalyze import rules, signals, timeline
 from loganalyze.capacity import steps
 from loganalyze.rules import held
 from loganalyze.rules.admission import starved
@@ -238,6 +238,21 @@ def test_constant_tokens_do_not_identify_b():
     model = steps.fit(sessions(log_of(w))[0])
     assert not model.identified
     assert "KV tokens hardly moved" in model.note
+
+
+def test_constant_running_requests_tell_b_and_not_a():
+    """Every step is t0 + 8 a + b T: any split of the first two explains the lines."""
+    w = Writer(pool=400_000)
+    for i in range(240):
+        w.decode(8, 50_000 + 10_000 * (i % 9))
+    data = sessions(log_of(w))
+    model = steps.fit(data[0])
+    assert (model.identified, model.b_identified) == (False, True)
+    assert model.b_s == pytest.approx(B, rel=0.05)
+    assert model.t0_s + 8 * model.a_s == pytest.approx(T0 + 8 * A, rel=0.02)
+    found = next(f for f in rules.findings(rules.run(data)) if f.code == "CLI001")
+    (twice,) = [e for e in found.evidence if "twice the requests" in e.label]
+    assert "cannot tell from this log: running requests hardly moved" in twice.value
 
 
 def test_unknowns_are_never_negative():

@@ -92,12 +92,15 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
     ]
     model = worst.rank.model
     token = worst.mean("token")
-    if constant and model is not None and token is not None:
+    twice = "decode throughput with twice the requests"
+    if constant and model is not None and not model.identified:
+        evidence.append(shown(twice, f"cannot tell from this log: {model.note}"))
+    elif constant and model is not None and token is not None:
         step = model.t0_s + model.a_s * mean + model.b_s * token
         doubled = model.t0_s + 2 * model.a_s * mean + 2 * model.b_s * token
         evidence.append(
             shown(
-                "decode throughput with twice the requests",
+                twice,
                 2 * step / doubled,
                 "x",
                 (None, None),

@@ -51,7 +51,7 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
 
     def judge(rank: Rank) -> list[Span]:
         model = models[rank.label]
-        if model is None or not (model.identified or known):
+        if model is None or not (model.b_identified or known):
             return []
         read = rank.mean(_attention(model), limits["window_s"])
         high = (read > limits["share"]) & ~rank.grid["gap"]
@@ -104,8 +104,8 @@ def long_context(case: Case, limits: Limits) -> Finding | Clear:
             *act(case, "Shorter contexts, where the task allows"),
         ],
         severity=Severity.INFO,
-        confidence=confidence(case, found, inferred=model is None or not model.identified),
-        competing=model.note if model and not model.identified else "",
+        confidence=confidence(case, found, inferred=model is None or not model.b_identified),
+        competing=_rival(case, model),
     )
 
 
@@ -113,6 +113,14 @@ def _attention(model: StepModel) -> pl.Expr:
     """Return the share of a modelled step that reads KV, over the grid."""
     read = model.b_s * pl.col("own_token")
     return read / (model.t0_s + model.a_s * pl.col("running") + read)
+
+
+def _rival(case: Case, model: StepModel | None) -> str:
+    if model and not model.b_identified:
+        return model.note
+    if "THR002" in case.earlier:
+        return "a slower GPU (THR002), which the model of the lines before it leaves apart"
+    return "a slower GPU (THR002) excluded: step times did not jump"
 
 
 def _model(case: Case, rank: Rank) -> StepModel | None:
