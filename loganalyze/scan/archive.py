@@ -788,11 +788,13 @@ def _place(row: Mapping[str, Any]) -> int:
     """Return a number that orders runs, the worst highest.
 
     Criticals come first, then warnings, then logs that could not be read or judged, then the
-    rest; within each those with the largest share of their time in trouble.
+    rest; within each those that lost their server, then those with the largest share of their
+    time in trouble.
     """
     rank = {"critical": 4, "warning": 3}.get(row["severity"] or "", 0)
     if rank == 0 and row["error"]:
         rank = 2
     if rank == 0 and row["status"] == "undetermined":
         rank = 1
-    return rank * 10_000_000 + int((row["problem_frac"] or 0.0) * 1_000_000)
+    crashed = 5_000_000 if row["primary"] == "CRS001" else 0
+    return rank * 10_000_000 + crashed + int((row["problem_frac"] or 0.0) * 1_000_000)
