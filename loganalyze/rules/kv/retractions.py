@@ -242,7 +242,7 @@ def _fewer_retractions(case: Case, held: Held) -> list[Action]:
             out += act(
                 case,
                 f"Cap running requests at about {_CAP_OVER_FIT:g} times what fits: "
-                f"{fits:,} at {per_req:,.0f} tokens each",
+                f"{fits:,} at {per_req:,.0f} tokens each in today's pool; raise it with the pool",
                 flags.CAP,
                 cap,
                 "about half the retractions at 1 % less throughput",
