@@ -413,3 +413,20 @@ def test_a_query_reads_nothing_but_the_dataset(tmp_path, from_):
 
 def test_commands_are_registered():
     assert {"scan", "query"} <= main.commands.keys()
+
+
+def test_a_crash_stands_before_what_is_as_severe_for_longer(tmp_path):
+    """Full for 400 s of 400 s, and a death after 236 s without a fault: both are critical."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a-full.log").write_text(log_text(full=True, lines=100))
+    died = (
+        "[2026-03-02 10:04:01 TP0] Scheduler hit an exception: Traceback (most recent call last):"
+    )
+    (tmp_path / "logs" / "z-died.log").write_text(
+        log_text(full=False, seed=1) + died + "\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+    )
+    library.scan([str(tmp_path / "logs")], str(tmp_path / "out"), library.Options(jobs=1))
+    page = (tmp_path / "out" / "index.html").read_text()
+    body = page[page.index("<tbody>") :]
+    assert body.count("<small>critical, confidence") == 2
+    assert body.index("z-died.log") < body.index("a-full.log")
