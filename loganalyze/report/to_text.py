@@ -196,15 +196,26 @@ def _finding(page: _Page, node: tree.Node, indent: int = 0, *, several: bool) ->
         said = f"{item.label}: {words.number(item.value, item.unit)}{formula}"
         where = words.place(item.source, item.line_no)
         page.put(said, inner, label=" " if i else "evidence", right=where)
+    if not short:
+        _left_out(page, len(f.evidence) - _SHOWN, "more row", inner)
     for item in () if short else words.quotes(f.evidence)[:_QUOTES]:
         quote = words.shorten(item.quote or "", _QUOTE_CHARS)
         page.put(f"{words.place(item.source, item.line_no)} {quote}", inner, label="log")
     for i, action in enumerate(f.actions[: 1 if short else _SHOWN], start=1):
         _action(page, action, inner, f"do {i}")
+    if not short:
+        _left_out(page, len(f.actions) - _SHOWN, "more action", inner)
     if f.competing and not short:
         page.put(f.competing, inner, label="weighed")
     for child in node.children:
         _finding(page, child, min(inner, 8), several=several)
+
+
+def _left_out(page: _Page, count: int, what: str, indent: int) -> None:
+    """Say how many rows a terminal is spared, and where they are."""
+    if count > 0:
+        said = f"and {words.plural(count, what)}: in the HTML report, and with --json"
+        page.put(said, indent, label=" ")
 
 
 def _action(page: _Page, action: Action, indent: int, label: str) -> None:

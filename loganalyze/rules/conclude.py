@@ -293,7 +293,7 @@ def concluded(
     if waited and data:
         length = duration(as_float(waited.value, 0.0))
         cost = f"it cost each request{_whose(primary, data)} about {length} of waiting"
-        shown = replace(primary, evidence=[*primary.evidence, waited])
+        shown = replace(primary, evidence=[waited, *primary.evidence])
         found = [shown if f is primary else f for f in found]
     elif data and own.judged and primary.code == "CRS001":
         cost = _lost(primary, data)

@@ -39,6 +39,18 @@ def test_findings_come_worst_first_with_their_lines_and_what_to_do() -> None:
     assert "159,277 KV tokens (server.log:5), 4,290.2 tokens per running request, 37" in text
 
 
+@pytest.mark.parametrize(("rows", "said"), [(6, ""), (7, "1 more row"), (15, "9 more rows")])
+def test_rows_that_a_terminal_is_spared_are_counted(rows: int, said: str) -> None:
+    """Six are shown."""
+    first = samples.KV001.evidence[0]
+    full = replace(samples.KV001, evidence=[replace(first, label=f"e{i}") for i in range(rows)])
+    text = to_text.render(replace(samples.founding(), findings=(full,)))
+    assert "e5:" in text
+    assert "e6:" not in text
+    assert ("more row" in text) == bool(said)
+    assert not said or f"and {said}: in the HTML report, and with --json" in text
+
+
 def test_what_follows_from_a_cause_is_indented_under_it() -> None:
     lines = to_text.render(samples.founding()).splitlines()
     nested = [line for line in lines if "KV004 retraction-storm" in line]

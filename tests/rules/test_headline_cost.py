@@ -51,7 +51,7 @@ def test_the_cost_is_that_of_the_rank_that_is_meant():
     data = sessions(text(capacity(), sorted(lines)))
     findings, found = rules.concluded(rules.run(data), data)
     assert found.cost == "it cost each request on DP0 TP0 about 4 min of waiting"
-    assert findings[0].evidence[-1].label == "waiting time of a request on DP0 TP0"
+    assert findings[0].evidence[0].label == "waiting time of a request on DP0 TP0"
 
 
 def test_a_request_that_was_thrown_back_counts_once():

@@ -56,8 +56,16 @@ def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:
     return out
 
 
-def printed_load(held: Held) -> list[Evidence]:
-    """What the lines print while the pool is full."""
+def load(held: Held) -> list[Evidence]:
+    """How many run and wait while the pool is full, as the summary says."""
+    return [
+        held.averaged("running requests", "running", "running", "requests", 1),
+        held.averaged("waiting requests", "queue", "queue_req", "requests", 1),
+    ]
+
+
+def printed_usage(held: Held) -> list[Evidence]:
+    """The usage that the lines print while the pool is full."""
     column = next(
         (c for c in ("full_token_usage", "gpu_token_usage") if held.lines[c].drop_nulls().len()),
         "token_usage",
@@ -66,8 +74,6 @@ def printed_load(held: Held) -> list[Evidence]:
     out = [shown("highest usage", peak, "", held.line(column), "printed", 2)]
     if held.lines.height > 1:
         out.append(held.averaged("mean usage", "full_usage", column, "", 3))
-    out.append(held.averaged("running requests", "running", "running", "requests", 1))
-    out.append(held.averaged("waiting requests", "queue", "queue_req", "requests", 1))
     return out
 
 

@@ -25,7 +25,8 @@ from loganalyze.rules.kv.evidence import (
     capacity_of,
     ceiling,
     cost,
-    printed_load,
+    load,
+    printed_usage,
     step_time,
 )
 from loganalyze.rules.kv.room import more_room
@@ -122,12 +123,13 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         summary=summary,
         episodes=all_episodes(found),
         evidence=[
+            *load(worst),
             *pool_evidence(case),
             *ceiling(case, worst, capacity),
             *step_time(worst),
             *burn_down(worst),
             *cost(case, worst),
-            *printed_load(worst),
+            *printed_usage(worst),
         ],
         actions=[*(_runaway(case) if few else []), *more_room(case, worst)],
         severity=severity(case, found),
