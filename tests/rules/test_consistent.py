@@ -305,7 +305,8 @@ def test_the_cap_against_retractions_is_that_of_the_printed_capacity():
     after = decode(usage=[0.96] * 120, queue=9, running=24, start_s=60)
     found = fired(text(capacity(), lines, after))
     cap = next(a for a in found["KV004", 1].actions if a.flag == "--max-running-requests")
-    assert cap.text.endswith("about 1.2 times what fits: 25 at 4,000 tokens each")
+    assert "about 1.2 times what fits: 25 at 4,000 tokens each" in cap.text
+    assert cap.text.endswith("in today's pool; raise it with the pool")
     assert cap.proposed == 30
     assert "room for about 25 at 4,000 tokens each" in found["KV001", 1].summary
 
