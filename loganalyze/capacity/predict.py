@@ -63,11 +63,14 @@ _APART = 0.35
 #: What holds on this share of the lines is called the limit.
 _OFTEN = 0.25
 
+#: Prefill that takes more of the time than this is the limit, as it is for PRE001.
+_PREFILL = 0.5
+
 #: Share of a step that does not depend on the batch, where too few lines tell.
 _FIXED_SHARE = (0.1, 0.9)
 
 
-Limit = Literal["pool", "states", "cap", "other", "load", "unknown"]
+Limit = Literal["prefill", "pool", "states", "cap", "other", "load", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +469,12 @@ def _limit(rows: pl.DataFrame, reserve: int) -> tuple[float, Limit, str]:
 
     waits = pl.col("waiting") > 0
     bound = share(pl.col("bound"))
+    # What retracted requests compute again is not work that came with the prompts.
+    spent = pl.col("prefill_s") - pl.col("repeated_s")
+    duty = float(rows.select(spent.sum() / pl.col("step_s").sum()).item() or 0.0)
+    if duty > _PREFILL:
+        words = f"prefill: it takes {min(duty, 1.0):.0%} of the time, so more room for KV"
+        return bound, "prefill", f"{words} changes little"
     if bound >= _OFTEN:
         where = "the KV pool"
         if share(pl.col("bound") & pl.col("window_full")) > bound / 2:

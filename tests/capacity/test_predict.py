@@ -189,6 +189,20 @@ def test_a_known_bandwidth_narrows_what_tokens_may_cost():
     assert known.low > free.low
 
 
+def test_prefill_that_takes_most_of_the_time_is_the_limit():
+    # 1,000 new tokens of 4 ms each are 4 of the 5 s of each interval.
+    prompt = {"phase": "prefill", "new_seq": 1, "new_token": 1_000, "running_req": 40,
+              "queue_req": 0, "token_usage": 0.28}  # fmt: skip
+    line = made.decode(40, 30_000, queue=0, dt_s=5.0)
+    args = {"decode_log_interval": 40}
+    slow = made.session([prompt, line] * 60, model=replace(made.MODEL, p1_s=0.004), args=args)
+    found = predict.load(slow)
+    assert found.limited_by == "prefill"
+    assert "prefill: it takes 80% of the time" in found.limit
+    fast = made.session([prompt, line] * 60, model=replace(made.MODEL, p1_s=0.002), args=args)
+    assert "nothing waits" in predict.load(fast).limit  # 40 % of the time
+
+
 def test_what_retracted_requests_compute_again_does_not_grow():
     prompts = [{"phase": "prefill", "new_seq": 1, "new_token": 1_000, "running_req": 40,
                 "queue_req": 100, "token_usage": 0.93}, FULL] * 60  # fmt: skip
