@@ -247,7 +247,8 @@ class Reader:
             if n > TELLING_LINES:
                 return
             start, stop = data.rfind(b"\n", 0, hit.start()) + 1, data.find(b"\n", hit.end())
-            line = data[start : stop if stop >= 0 else len(data)]
+            stop = stop if stop >= 0 else len(data)
+            line = data[start:stop]
             # A shape: the numbers before the record level, those in it left out.
             key = line[: hit.start() - start].translate(_LEVEL), line.translate(None, _DIGITS)
             if key not in seen:

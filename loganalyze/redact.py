@@ -113,9 +113,12 @@ _HOME = re.compile(
 _ADDRESS = re.compile(
     r"(?<![\w.])(?!(?:0\.0\.0\.0|127\.0\.0\.1)(?![\w.]))(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"
     r"|(?i:(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:]))"
+    r"|(?i:(?<![\w:])(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}(?=:\d{1,5}(?![\w:])))"  # and a port
     r"|(?i:(?<![\w:])[0-9a-f]{4}:(?:[0-9a-f]{1,4}:){0,5}:(?:[0-9a-f]{1,4}:){0,5}[0-9a-f]{1,4}"
     r"(?![\w:]))"
 )
+#: The address of a client, and its port; the last group of an address is none.
+_PORT = r"^([^:]*|\[.*\]|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(:\d+)$"
 #: Where a host stands by what is around it; the group `host` is its name.
 _HOST_PLACES = (
     re.compile(r"://(?:\[credentials\]@)?(?P<host>[\w-]+(?:\.[\w-]+)*)"),
@@ -389,11 +392,11 @@ class Redactor:
             clean = {"source": self.name, "client": self._client}.get(name, self.line)
             values = table[name]
             if name == "client":  # many ports of few addresses
-                values = values.str.replace(r":\d+$", "")
+                values = values.str.replace(_PORT, "$1")
             known = {v: clean(v) for v in values.unique(maintain_order=True).drop_nulls()}
             out = values.replace_strict(known, default=None, return_dtype=pl.String)
             if name == "client":
-                out = out + table[name].str.extract(r"(:\d+)$").fill_null("")
+                out = out + table[name].str.extract(_PORT, 2).fill_null("")
             columns.append(out.alias(name))
         return table.with_columns(columns)
 

@@ -339,12 +339,14 @@ def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
     plain = line.endswith((b")", b"]")) or (line.endswith(b"}") and data[start] in b"[I")
     if not plain:
         line = line.rstrip()
-        tail = line[-TAIL:]
+        cut = max(0, len(line) - TAIL)
+        cut -= len(line[:cut]) - len(line[:cut].rstrip(b"\\"))  # keep what escapes a quote
+        tail = line[cut:]
         if (data.count(b'"', start, at) - data.count(b'\\"', start, at)) % 2:
             # It stands in a string or a cell; else only the prompt holds JSON.
             tail = _CELL_END.sub(b"", _JSON_END.sub(b"", tail.rstrip(b", \t]")))
         tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
-        line = line[:-TAIL] + tail
+        line = line[:cut] + tail
         if not line.endswith((b")", b"}", b"]")):
             return True
     in_string = line.endswith((b'\\"}', b'""}'))  # of JSON in JSON, or in a cell

@@ -27,6 +27,7 @@ _KEYS = {
     "host": "host",
     "hostname": "host",
     "computer": "host",
+    "computername": "host",
     "machine": "host",
     "machinename": "host",
     "node": "host",
@@ -52,7 +53,10 @@ _MESSAGES = frozenset(
         "entry",
     ]
 )
-_NAME = re.compile(r'(?=.*[A-Za-z])[\w@.\[\] /"-]{1,80}')
+#: A name of a column. What has more words is a sentence.
+_NAME = re.compile(r"(?=.*[A-Za-z])[\w@.\[\]/-]{1,80}(?: [\w@.\[\]/-]{1,80})?")
+#: A name of a writer; anything else is not what the column should hold.
+_WRITER = re.compile(r"[\w@./:-]{1,253}")
 _CELL = r'(?:"(?P<quoted>(?:[^"]|"")*)(?:"|$)|(?P<plain>[^%s]*))'
 _WORDS = re.compile(r"[a-z]+|\d+")
 #: A longer first line is none of names.
@@ -66,12 +70,12 @@ class Table:
     Attributes:
         separator: what stands between its cells.
         writers: index of a column -> what it says about the writer, as a key of JSON.
-        message: index of the column with the line; None where its name is not known.
+        message: index of the column with the line.
     """
 
     separator: str
     writers: dict[int, str]
-    message: int | None
+    message: int
 
     def writer_cells(self, line: str) -> Iterator[tuple[str, int, int]]:
         """Yield what a row says about the writer of its line: key, start and end of each."""
@@ -85,7 +89,7 @@ class Table:
             if k == self.message and name == "plain" and self.separator != "\t":
                 return  # its own commas end no cell
             text = m[name].strip()
-            if k in self.writers and text not in ("", "-"):
+            if k in self.writers and text != "-" and _WRITER.fullmatch(text):
                 start = m.start(name) + m[name].index(text)
                 yield self.writers[k], start, start + len(text)
             at = m.end() + 1
@@ -95,7 +99,9 @@ class Table:
 
 @lru_cache(256)
 def table_of(header: str) -> Table | None:
-    """Read the first line of a log as names of columns; None where it is none, or names no writer.
+    """Read the first line of a log as names of columns.
+
+    None where it names no line or no writer of it: a sentence with commas is no header.
 
     Args:
         header: the line.
@@ -103,14 +109,19 @@ def table_of(header: str) -> Table | None:
     header = header.strip("\ufeff\r\n ")
     separator = max(",;\t", key=header.count)
     names = [name.strip(' "') for name in header.split(separator)]
-    if len(header) > _MAX_HEADER or len(names) < 2 or not all(map(_NAME.fullmatch, names)):
+    if len(header) > _MAX_HEADER or len(names) < 2:
         return None
-    words = [_WORDS.findall(re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()) for name in names]
+    words = [
+        _WORDS.findall(re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+        if _NAME.fullmatch(name)
+        else []
+        for name in names
+    ]
     keys = {k: key for k, said in enumerate(words) if (key := _key_of(said)) is not None}
     if "host" not in keys.values() and ["sourcetype"] not in words and [_SOURCE] in words:
         keys[words.index([_SOURCE])] = "host"
     message = next((k for k, said in enumerate(words) if said and said[-1] in _MESSAGES), None)
-    return Table(separator, keys, message) if keys else None
+    return Table(separator, keys, message) if keys and message is not None else None
 
 
 def _key_of(words: list[str]) -> str | None:

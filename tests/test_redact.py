@@ -247,3 +247,19 @@ def test_a_word_that_ends_in_a_dash_is_found_within_a_run():
     ours = redact._Words()
     ours.add("-x-", "<>")
     assert ours.replace("a-x-b", Counter()) == "a<>b"
+
+
+@pytest.mark.parametrize(
+    ("client", "shown"),
+    [
+        ("2001:db8:85a3:1:2:8a2e:370:7334:54321", "ip-1:54321"),
+        ("2001:db8:85a3:1:2:8a2e:370:7334", "ip-1"),
+        ("2001:DB8::1", "ip-1"),
+        ("10.1.2.3:80", "ip-1:80"),
+        ("127.0.0.1:80", "127.0.0.1:80"),
+    ],
+)
+def test_the_last_group_of_an_address_is_no_port(client, shown):
+    table = pl.DataFrame({"client": [client]})
+    assert Redactor().frame(table)["client"].to_list() == [shown]
+    assert Redactor().text(f"from {client} it came") == f"from {shown} it came"

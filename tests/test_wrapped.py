@@ -827,3 +827,42 @@ def test_braces_in_a_prompt_open_no_request(wrap, tmp_path):
     ]
     frames, _, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in said))
     assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("header", "hosts"),
+    [
+        ("time,host,message", 1),
+        (",time,host,message", 1),  # a table of pandas
+        ("time (UTC),cpu%,ComputerName,message", 1),
+        ("Starting on the server, please wait", 0),
+        ("Starting on the server, see the log", 0),
+        ("host='0.0.0.0', port=30000, message='hello'", 0),
+    ],
+)
+def test_a_header_names_the_line_and_its_writer_and_is_no_sentence(header, hosts):
+    table = tables.table_of(header)
+    assert (list(table.writers.values()) if table else []) == ["host"] * hosts
+
+
+def test_what_is_no_name_is_no_writer():
+    table = tables.table_of("server,message")
+    assert list(table.writer_cells('gpu-1,"a, b"')) == [("host", 0, 5)]
+    assert (
+        list(table.writer_cells("[2026-02-24 11:30:00 TP0] Decode batch, #running-req: 4")) == []
+    )
+
+
+@pytest.mark.parametrize("length", range(400, 430))
+def test_a_request_is_whole_wherever_its_tail_is_cut(length, tmp_path):
+    prompt = '{"a": "b"}' * length
+    request = f"[2026-02-24 12:00:00] Receive: obj=GenerateReqInput(rid='1', text='{prompt}')"
+    line = (
+        "[2026-02-24 12:00:01 TP0] Decode batch, #running-req: 3, #token: 30, token usage: 0.10, "
+    )
+    line += "cuda graph: True, gen throughput (token/s): 90.00, #queue-req: 0"
+    log = "".join(
+        json.dumps({"log": text + "\n", "stream": "stderr", "time": "2026-02-24T12:00:00Z"}) + "\n"
+        for text in (line, request, line, line, request, line)
+    )
+    assert len(read(tmp_path, log)[0].batch) == 4
