@@ -67,7 +67,7 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         how="left",
         maintain_order="left",
     )
-    since = rows.filter(pl.col("row").is_in(kept)).sort("row").select(_INTERVALS)
+    since = rows.filter(pl.col("row").is_in(kept.implode())).sort("row").select(_INTERVALS)
     prefill, is_state = pl.col("phase") == "prefill", pl.col("lines/sum").is_null()
     return (
         batch.select(pl.all().exclude(_INTERVALS).gather(kept))

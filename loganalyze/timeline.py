@@ -330,12 +330,13 @@ def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl
         * pl.col("accept_len").fill_null(1.0)
         / pl.col("gen_throughput")
     )
-    steps = rows.select(taken=taken)
+    steps = rows.select("lines", taken=taken)
     usual = as_float(steps["taken"].median(), math.inf)
     if steps["taken"].drop_nulls().len() < MIN_INTERVALS or usual > MAX_INTERVAL_S:
         return rows.with_columns(t=pl.int_range(pl.len()).cast(pl.Float64)), "none"
     # The throughput after an idle time divides by it, and says nothing of when it was.
-    steps = steps.with_columns(pl.col("taken").clip(upper_bound=GAP_SPACINGS * usual))
+    each = pl.col("taken").clip(upper_bound=GAP_SPACINGS * usual)
+    steps = steps.with_columns(taken=each * pl.col("lines").fill_null(1))
     # The lines from one decode line to the next share its interval evenly.
     block = pl.col("taken").is_not_null().cum_sum().shift(1, fill_value=0)
     steps = steps.select(t=(pl.col("taken").sum() / pl.len()).over(block).cum_sum())

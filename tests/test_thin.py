@@ -1,12 +1,15 @@
 """Reducing a very long log must lose no extreme, no sum and no count."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synth import sessions
 
-from loganalyze import schema, thin
+from loganalyze import schema, thin, timeline
 
 T0 = datetime(2026, 1, 1)
 
@@ -118,6 +121,16 @@ def test_each_rank_has_its_own_silences():
     # line of the first cell stay.
     assert seconds(0) == [0, 1, 30, 48, 70, 71]
     assert seconds(1) == [0, 63]
+
+
+def test_without_stamps_a_row_takes_as_long_as_the_lines_that_it_stands_for():
+    line = "#running-req: 30, #token: 98490, token usage: 0.98, gen throughput (token/s): 480.00"
+    (data,) = sessions(f"[gpu_id=0] Decode batch. {line}, #queue-req: 105\n" * 4_000)
+    merged = replace(data, batch=thin.thin(data.batch, 4))
+    assert merged.batch.height < 500
+    for one in (data, merged):
+        # 40 steps x 30 tokens / 480 token/s = 2.5 s for each line.
+        assert timeline.of(one)[0].lines["t"][-1] == pytest.approx(2.5 * 4_000, rel=0.05)
 
 
 ROWS = st.lists(

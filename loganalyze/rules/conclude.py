@@ -329,6 +329,9 @@ def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
             continue
         said = f"{one.code}: {one.summary.rstrip('.')}"
         if one.session != primary.session:
+            others = [c.session for c in causes if c.code == primary.code][1:]
+            if one.code == primary.code and len(others) > 1:
+                return f"and in {len(others):,} other sessions"
             return f"and in session {one.session} {said}"
         if not one.episodes or _together(one, primary) > _APART_SHARE:
             continue
