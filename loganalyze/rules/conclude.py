@@ -278,7 +278,7 @@ def concluded(
     """Return the findings of a run and the verdict: the worst cause, or why there is none.
 
     The primary finding is the first of `findings` that no other finding explains; its evidence
-    ends with the waiting time that the headline tells of.
+    begins with the waiting time that the headline tells of.
     """
     found = findings(outcomes)
     causes = [f for f in found if f.severity >= Severity.WARNING and not f.explained_by]
