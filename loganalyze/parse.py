@@ -298,7 +298,7 @@ class Parser:
                 continue
             if found is not None and not readings[0].foreign:
                 layout = self._layouts.get(found.key, found)
-                left = _apply(layout, rest, rows, samples)
+                left = _apply(layout, rest, rows, samples, max(layout.pieces, key=len, default=""))
                 if len(left) < len(rest):
                     if layout is found:
                         self._keep(layout)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, repeat
 from typing import Any, cast
@@ -47,6 +47,8 @@ FAILED = (b'" 4', b'" 5')
 ACCESS = b" HTTP/1."
 #: On every line of --log-requests.
 REQUEST = b": obj="
+#: What most of those say before it; it has a mark.
+RECEIVE = b"Receive"
 #: On every line of JSON.
 JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
@@ -131,6 +133,8 @@ class Searcher:
         self._heads = tuple(sorted({n for f in several for n in f.find}))
         self._anchors = re.compile("|".join(f.anchor for f in several).encode())
         self._head_starts = {head[:SHARED] for head in self._heads}
+        #: Of those that a line without any mark may hold.
+        self._unmarked_starts = {head[:SHARED] for head in self._heads if not MARK.search(head)}
         self._carry, self._carry_line, self._carry_lines = b"", 1, 0
         self._sticky = 0
         self.cut = Cut()
@@ -157,11 +161,8 @@ class Searcher:
 
     def _scan(self, data: bytes, n_lines: int, *, last: bool) -> None:
         end = len(data) if last else data.rfind(b"\n", 0, max(len(data) - AHEAD, 0)) + 1
-        first_line = self._carry_line
-        data, end, requests = self._skip_requests(data, end, last=last)
-        found = self._find_records(data, end)
-        if found:
-            data = _without(data, found)
+        first_line, cut = self._carry_line, self.cut
+        data, end = self._skip_requests(data, end, last=last)
         self._carry = data[end:]
         self._carry_lines = self._carry.count(b"\n") + (
             bool(self._carry) and not self._carry.endswith(b"\n")
@@ -170,40 +171,58 @@ class Searcher:
         self._carry_line = first_line + n_lines
         if not end:
             return
-        cut, view = self.cut, _view(data)
+        view = _view(data)
+        n_access = view.count(ACCESS, 0, end)
+        spans = self._find_lines(data, view, end, n_lines, n_access)
+        starts = sorted(spans or ())
+        lines = [data[start : spans[start]] for start in starts] if spans else []
+        if spans is None:
+            heads = self._heads_in(data, view, end, self._head_starts)
+        else:
+            heads = self._heads_in(data, view, end, self._unmarked_starts)
+            heads += self._heads_among(starts, lines)
+        records = self._read_records(data, heads)
+        for start, (stop, _) in records.items():
+            n_access -= data.count(ACCESS, start, min(stop, end))
+            if stop > end:  # of what waits, this was read
+                self._carry = data[end:stop].translate(_BLANK) + data[stop:]
+        cut.n_access += n_access
+        if records and (spans is None or last):
+            data = _without(data, records)
         if last and not self._requests and (at := data.rfind(ACCESS)) >= 0:
             start = data.rfind(b"\n", 0, at) + 1
             line = data[start : data.find(b"\n", at)]
             cut.last_access = first_line + data.count(b"\n", 0, start), line
             cut.odd |= _oddities(line)
-        n_access = view.count(ACCESS, 0, end)
-        cut.n_access += n_access
-        spans = self._find_lines(data, view, end, n_lines, n_access)
-        if requests:
-            cut.n_requests += view.count(REQUEST, 0, end)
         if spans is None:
             cut.dense.append((first_line, n_lines, memoryview(data)[:end]))
             cut.size += end
-            cut.odd |= _oddities(view)
-            spans = {}
-        elif not self._requests:  # a request log may say anything
-            for start in requests:
-                spans.pop(start, None)
-        self._add_lines(data, view, first_line, spans, found)
+            cut.odd |= _oddities(_view(data))
+        self._add_lines(view, first_line, starts, lines, records)
 
-    def _find_records(self, data: bytes, end: int) -> dict[int, tuple[int, bytes]]:
-        """Find the records of several lines: where each starts, where it ends, its text."""
-        view = _view(data)
-        heads = set()
-        for shared in self._head_starts:
+    def _heads_in(self, data: bytes, view: bytes, end: int, starts: Iterable[bytes]) -> list[int]:
+        """Return where the lines start on which a record of several lines begins."""
+        found = []
+        for shared in starts:
             at = view.find(shared, 0, end)
             while at >= 0:
                 if data.startswith(self._heads, at):
-                    heads.add(data.rfind(b"\n", 0, at) + 1)
+                    found.append(data.rfind(b"\n", 0, at) + 1)
                 at = view.find(shared, at + 1, end)
+        return found
+
+    def _heads_among(self, starts: list[int], lines: list[bytes]) -> list[int]:
+        """Return which of the lines begin a record of several."""
+        text = b"\n".join(lines)
+        found = self._heads_in(text, _view(text), len(text), self._head_starts)
+        ends = list(accumulate(len(line) + 1 for line in lines)) if found else []
+        return [starts[bisect_right(ends, at)] for at in found]
+
+    def _read_records(self, data: bytes, heads: list[int]) -> dict[int, tuple[int, bytes]]:
+        """Read the records of several lines: where each starts, where it ends, its text."""
         found: dict[int, tuple[int, bytes]] = {}
         stop = 0
-        for start in sorted(heads):
+        for start in sorted(set(heads)):
             if start >= stop:  # a traceback may hold another one
                 line_end = data.find(b"\n", start)
                 found[start] = stop, _ = records.read(data, start, line_end, self._anchors)
@@ -233,23 +252,21 @@ class Searcher:
 
     def _add_lines(
         self,
-        data: bytes,
         view: bytes,
         first_line: int,
-        spans: dict[int, int],
+        starts: list[int],
+        lines: list[bytes],
         records: dict[int, tuple[int, bytes]],
     ) -> None:
         """Number what was found, and keep it."""
-        for start in records:
-            spans[start] = start
-        starts = sorted(spans)
+        for start, (stop, text) in records.items():
+            inside = slice(bisect_left(starts, start), bisect_left(starts, stop))
+            starts[inside], lines[inside] = [start], [text]
         if not starts:
             return
-        lines = [data[start : spans[start]] for start in starts]
         more = [0] * len(starts)
-        for start, (stop, text) in records.items():
-            at = bisect_left(starts, start)
-            lines[at], more[at] = text, data.count(b"\n", start, stop) - 1
+        for start, (stop, _) in records.items():
+            more[bisect_left(starts, start)] = view.count(b"\n", start, stop) - 1
         newlines = map(view.count, repeat(b"\n"), [0, *starts], starts)
         cut = self.cut
         cut.lines += lines
@@ -259,21 +276,22 @@ class Searcher:
         cut.size += len(text)
         cut.odd |= _oddities(_view(text))
 
-    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int, list[int]]:
-        """Empty the lines of logged prompts that span several.
+    def _skip_requests(self, data: bytes, end: int, *, last: bool) -> tuple[bytes, int]:
+        """Empty logged prompts: those that span several lines, and all where none is wanted.
 
         Releases up to 0.4.1.post4 print prompts raw, as text="..."; Python's repr keeps to its
         line, but for users who undo that.
 
         Returns:
-            The data, with as many lines as before, how much of it can be looked at yet, and
-            where the lines of requests start.
+            The data, with as many lines as before, and how much of it can be looked at yet.
         """
-        view, starts = _view(data), []
+        view, kept, parts = _view(data), 0, list[bytes]()
         at = view.find(REQUEST, 0, end)
+        if at < 0:
+            return data, end
+        may_return = b"\r" in data
         while at >= 0:
             stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
-            starts.append(start)
             if _is_open(data, start, at, stop):
                 close = _request_end(data, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
@@ -289,8 +307,21 @@ class Searcher:
                     view = _view(data)
                     stop = data.find(b"\n", stop)
                     self.cut.n_inside += inside
+            # Behind a return stands another line.
+            if not self._requests and not (may_return and b"\r" in data[start : stop - 1]):
+                # What a line begins with ends the record above it.
+                word = len(RECEIVE) if data.endswith(RECEIVE, start, at) else 0
+                parts.append(data[kept : at - word])
+                kept = stop
             at = view.find(REQUEST, stop, end)
-        return data, end, starts
+        if self._requests:
+            return data, end
+        self.cut.n_requests += view.count(REQUEST, 0, end)
+        if not parts:
+            return data, end
+        parts.append(data[kept:])
+        whole = b"".join(parts)
+        return whole, end - (len(data) - len(whole))
 
 
 def _hits(
@@ -333,11 +364,12 @@ def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
 
 def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
     """Whether a request logged at `at`, on the line from `start` to `stop`, goes on below."""
-    if not data.endswith((b"Receive", b"Finish", b"OpenAI"), start, at):
+    if not data.endswith((RECEIVE, b"Finish", b"OpenAI"), start, at):
         return False
+    if data.endswith((b")", b"]"), at, stop):  # like most
+        return _is_raw(data, at, stop)
     line = data[at:stop]
-    plain = line.endswith((b")", b"]")) or (line.endswith(b"}") and data[start] in b"[I")
-    if not plain:
+    if not (line.endswith(b"}") and data[start] in b"[I"):
         line = line.rstrip()
         cut = max(0, len(line) - TAIL)
         cut -= len(line[:cut]) - len(line[:cut].rstrip(b"\\"))  # keep what escapes a quote

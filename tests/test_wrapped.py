@@ -866,3 +866,31 @@ def test_a_request_is_whole_wherever_its_tail_is_cut(length, tmp_path):
         for text in (line, request, line, line, request, line)
     )
     assert len(read(tmp_path, log)[0].batch) == 4
+
+
+@pytest.mark.parametrize("wrap", [str, "sglang-1  | {}".format])
+@pytest.mark.parametrize("n_access", [0, 400])
+def test_a_request_that_is_not_kept_ends_the_traceback_above_it(wrap, n_access, tmp_path):
+    """The lines of many access lines are hopped over, those of few are split."""
+    said = [f'[{at(0)}] INFO:     10.0.0.1:4000 - "GET /health HTTP/1.1" 200 OK'] * n_access
+    said += [
+        f"[{at(1)} TP0] Traceback (most recent call last):",
+        '  File "a.py", line 1, in f',
+        "ValueError: no",
+        f"[{at(2)}] Receive: obj=GenerateReqInput(rid='1', text='hello')",
+        "a line of nobody's",
+        own(3),
+    ]
+    frames, coverage, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in said))
+    assert frames.event["kind"].to_list() == ["traceback"]
+    assert frames.event["traceback"][0].endswith("ValueError: no")
+    assert (coverage.lines_known, coverage.lines_total) == (n_access + 5, n_access + 6)
+    assert coverage.by_kind["request_log"] == 1
+
+
+def test_a_record_behind_a_return_is_not_lost_with_the_request_before_it(tmp_path):
+    request = f"[{at(0)}] Receive: obj=GenerateReqInput(rid='1', text='hello')"
+    text = "".join(f"{request}\r{own(k)}\n" for k in range(60))
+    for kept in ("errors", "all"):
+        frames, _, _ = read(tmp_path, text, kept)
+        assert frames.batch["queue_req"].to_list() == list(range(60))
