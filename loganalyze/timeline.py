@@ -581,6 +581,9 @@ def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
     return out
 
 
+#: A row of several prefill batches is spread in so many parts at most.
+_PARTS = 16
+
 _BESIDE = (
     "beside_prefill",
     "beside_new_token",
@@ -590,11 +593,30 @@ _BESIDE = (
 
 
 def _prefills_of(one: Timeline) -> pl.DataFrame:
-    """Return {t, prefill, new_token} of a rank's prefill lines."""
-    return one.lines.filter("prefill").select(
+    """Return {t, prefill, new_token} of a rank's prefill batches.
+
+    A row that stands for several is spread over the time since the row before: all of them at
+    its end would fall into one interval of another rank, or into none.
+    """
+    prefills = one.lines.filter(pl.col("prefill") & (pl.col("lines") > 0)).select(
         "t",
         prefill=pl.col("lines").cast(pl.Float64),
         new_token=pl.col("new_token").fill_null(0).cast(pl.Float64),
+    )
+    if not one.merged:
+        return prefills
+    since = pl.col("t").diff()
+    usual = since.filter(pl.col("prefill") > 1).median()
+    parts = pl.col("prefill").clip(1, _PARTS).cast(pl.Int64)
+    return (
+        prefills.with_columns(
+            since=pl.min_horizontal(since, usual), parts=parts, part=pl.int_ranges(parts)
+        )
+        .explode("part")
+        .select(
+            pl.col("t") - pl.col("since") * (1 - (pl.col("part") + 1) / pl.col("parts")),
+            pl.col("prefill", "new_token") / pl.col("parts"),
+        )
     )
 
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synth import sessions
 
-from loganalyze import schema, thin, timeline
+from loganalyze import rules, schema, thin, timeline
+from loganalyze.rules.planted import PLANTED
+from loganalyze.rules.selfcheck import read
 
 T0 = datetime(2026, 1, 1)
 
@@ -159,3 +161,42 @@ def test_reducing_twice_is_reducing_once_and_nothing_is_lost(rows):
     for column in ("token_usage", "queue_req", "running_req", "gen_throughput"):
         assert once[column].max() == whole[column].max()
         assert once[column].min() == whole[column].min()
+
+
+@pytest.mark.parametrize("step_s", [1, 4, 16])
+def test_what_another_rank_prefilled_is_spread_over_the_cell_that_stands_for_it(step_s):
+    """Ten prompts of 100 tokens each second on DP1; 40 steps of DP0 take one second."""
+    text = ""
+    for second in range(160):
+        stamp = f"{T0 + timedelta(seconds=second):%Y-%m-%d %H:%M:%S}"
+        text += (
+            f"[{stamp} DP1 TP1] Prefill batch, #new-seq: 1, #new-token: 100, #cached-token: 0, "
+            "token usage: 0.10, #running-req: 5, #queue-req: 0\n"
+        ) * 10
+        text += (
+            f"[{stamp} DP0 TP0] Decode batch, #running-req: 10, #token: 5000, token usage: 0.50, "
+            "cuda graph: True, gen throughput (token/s): 400.00, #queue-req: 0\n"
+        )
+    (session,) = sessions(text)
+    reduced = replace(session, batch=thin.thin(session.batch, step_s))
+    first = timeline.build(reduced)[0].lines.filter(pl.col("t").is_between(32, 144))
+    assert first["last_beside_prefill"].is_between(9, 11).all()
+    assert first["last_beside_new_token"].is_between(900, 1100).all()
+    # Over the whole cell, all of them count.
+    assert first["beside_prefill"].mean() == pytest.approx(10 * step_s, rel=0.1)
+
+
+#: What these rules look for stands between single lines; merged ones cannot tell it.
+_OF_SINGLE_LINES = {"PRE002", "PRE003"}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+@pytest.mark.parametrize("step_s", [1, 4])
+def test_rules_find_the_same_where_lines_are_merged(planted, step_s):
+    whole = read(planted.logs())
+    merged = [replace(one, batch=thin.thin(one.batch, step_s)) for one in whole]
+    found = {f.code for f in rules.findings(rules.run(merged))}
+    usual = {f.code for f in rules.findings(rules.run(whole))}
+    assert found <= usual
+    if step_s == 1:
+        assert usual - found <= _OF_SINGLE_LINES

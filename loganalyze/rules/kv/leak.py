@@ -178,19 +178,25 @@ def _held_by_nobody(rank: Rank, limits: Limits) -> pl.Series | None:
     return nobody
 
 
+#: Prompts are cut at so many tokens at the least, on a server that sets nothing.
+_LEAST_CHUNK = 2048
+
+
 def _cuts_unseen(case: Case, rank: Rank) -> bool:
     """Whether many prompts are cut into chunks that the lines do not tell from requests."""
     chunk = case.signals.session.config.chunked_prefill_size
-    if chunk is None:
-        # Batches of exactly the largest size, again and again, end at the chunk size.
-        new = rank.lines.filter("prefill")["new_token"].drop_nulls()
-        if not new.len():
-            return False
-        full = new.filter(new == new.max())
-        return full.len() >= 3 and float(full.sum()) > 0.3 * float(new.sum())
-    sums = rank.grid.select(pl.col("new_token", "n_prefill").sum()).row(0)
-    merged = as_float(rank.lines["lines"].max(), 1.0) > 1
-    return merged and bool(chunk) and sums[0] > 0.3 * (chunk or 0) * sums[1]
+    if rank.timeline.merged:
+        least = _LEAST_CHUNK if chunk is None else chunk
+        tokens, batches = rank.grid.select(pl.col("new_token", "n_prefill").sum()).row(0)
+        return bool(least) and bool(tokens > 0.3 * least * batches)
+    if chunk is not None:
+        return False
+    # Batches of exactly the largest size, again and again, end at the chunk size.
+    new = rank.lines.filter("prefill")["new_token"].drop_nulls()
+    if not new.len():
+        return False
+    full = new.filter(new == new.max())
+    return full.len() >= 3 and float(full.sum()) > 0.3 * float(new.sum())
 
 
 def _balance(rank: Rank, limits: Limits) -> pl.DataFrame:

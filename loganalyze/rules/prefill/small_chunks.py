@@ -45,13 +45,18 @@ def chunk_too_small(case: Case, limits: Limits) -> Finding | Clear:
         & (pl.col("queue_req").fill_null(0) > 0)
         & (pl.col("lines") > 0)
     )
-    if lines.height < 10:
+    # A row that stands for several lines may hold as many full chunks as its tokens make.
+    lines = lines.with_columns(
+        full=pl.min_horizontal(pl.col("new_token").fill_null(0) // chunk, "lines")
+    )
+    n_lines, n_full = lines.select(pl.col("lines", "full").sum()).row(0)
+    if n_lines < 10:
         return Clear("prefill was the limit, but nothing waited")
-    full = lines.filter(pl.col("new_token") >= chunk * pl.col("lines"))
-    if full.height < limits["share"] * lines.height:
-        return Clear(f"{full.height / lines.height:.0%} of the prefill lines fill the chunk")
+    if n_full < limits["share"] * n_lines:
+        return Clear(f"{n_full / n_lines:.0%} of the prefill lines fill the chunk")
+    first = lines.filter(pl.col("full") > 0).row(0, named=True)
     return Finding(
-        summary=f"{full.height / lines.height:.0%} of the prefill batches fill the small chunk "
+        summary=f"{n_full / n_lines:.0%} of the prefill batches fill the small chunk "
         f"of {chunk} tokens while prefill is the limit",
         episodes=bound.episodes,
         evidence=[
@@ -59,7 +64,7 @@ def chunk_too_small(case: Case, limits: Limits) -> Finding | Clear:
                 "chunk size",
                 chunk,
                 "tokens",
-                (str(full["source"][0]), int(full["line_no"][0])),
+                (first["source"], first["line_no"]),
                 "chunked_prefill_size, per DP rank",
             )
         ],
