@@ -54,6 +54,12 @@ _MAX_ERROR = 0.3
 #: Standard error of a x R over the step beyond which the log does not tell a from t0.
 _MAX_ERROR_OF_STEP = 0.1
 
+#: Columns that are alike but for this share of their squares (1e-4 of a value: throughput is
+#: printed with two decimals) are one column.
+_SINGULAR = 1e-8
+#: Of explanations that differ by less, the first is taken: the step before prefill.
+_ROUNDING = 1e-9
+
 _UNKNOWNS = ("t0", "a", "b", "p0", "p1")
 
 
@@ -238,7 +244,7 @@ def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, flo
             if values is None or min(values) < 0:
                 continue
             gain = sum(v * r for v, r in zip(values, right, strict=True))
-            if gain > best_gain * (1 + 1e-12):
+            if gain > best_gain * (1 + _ROUNDING):
                 best_gain = gain
                 best = dict.fromkeys(names, 0.0) | dict(zip(subset, values, strict=True))
     return best
@@ -250,7 +256,7 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
     rows = [[*matrix[i], right[i]] for i in range(n)]
     for i in range(n):
         pivot = max(range(i, n), key=lambda k: abs(rows[k][i]))
-        if abs(rows[pivot][i]) < 1e-10 * max(abs(x) for x in rows[pivot]) or not rows[pivot][i]:
+        if abs(rows[pivot][i]) <= _SINGULAR * abs(matrix[i][i]):
             return None
         rows[i], rows[pivot] = rows[pivot], rows[i]
         for k in range(n):
