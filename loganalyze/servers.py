@@ -7,7 +7,8 @@ writers of the same rank words with different numbers at the same time are ranks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Beyond this many writers in one log, each is taken as a server of its own.
 _MAX_WRITERS = 500
+
+#: So many writers of so few statistics lines each are no servers: another column names the
+#: machine of a collector, or a request, on each row of a table.
+_FEW_LINES, _FEW_WRITERS = 2, 16
 
 #: Stamps that run back by so much, so many times and on such a share of the lines: no order.
 _BACK_S, _BACK_TIMES, _BACK_SHARE = 120, 8, 0.02
@@ -74,24 +79,29 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
     writers = pl.concat(
         [getattr(frames, name).select(_WRITER) for name in ("batch", "event", "startup")]
     ).unique(maintain_order=True)
+    lines = pl.col("lines").sum() if "lines" in frames.batch.columns else pl.len()
     decode = (
         frames.batch.lazy()
         .group_by(*_WRITER, *_RANKS)
-        .agg(pl.col("time").min().alias("lo"), pl.col("time").max().alias("hi"))
+        .agg(pl.col("time").min().alias("lo"), pl.col("time").max().alias("hi"), lines=lines)
         .collect()
     )
     ranks: dict[str, set[tuple[Any, ...]]] = {}
+    said = Counter[str]()
     span: dict[str, tuple[Any, Any]] = {}
     for row in decode.iter_rows(named=True):
         writer = _writer(row["source"], row["stream"])
         ranks.setdefault(writer, set()).add(tuple(row[r] for r in _RANKS))
+        said[writer] += row["lines"]
         lo, hi = span.get(writer, (row["lo"], row["hi"]))
         span[writer] = (
             min((t for t in (lo, row["lo"]) if t is not None), default=None),
             max((t for t in (hi, row["hi"]) if t is not None), default=None),
         )
     known = [_writer(*row) for row in writers.iter_rows()]
-    speakers = [w for w in known if w in ranks]
+    nobodies = _nobodies(known, said)
+    nameless = {writer for group in nobodies for writer in group}
+    speakers = [w for w in known if w in ranks and w not in nameless]
     groups = [[writer] for writer in speakers]
     if len(speakers) <= _MAX_WRITERS:
 
@@ -103,17 +113,25 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
             places.setdefault(_place(writer), []).append([writer])
         groups = [group for same in places.values() for group in _joined(same, is_one)]
         groups = _joined(groups, is_one)
-    members = dict(enumerate(groups, 1))
+    members = dict(enumerate([*groups, *nobodies], 1))
     of = {writer: server for server, group in members.items() for writer in group}
+    near: dict[str, set[int]] = {}
+    here: dict[str, set[int]] = {}
+    for writer, server in of.items():
+        near.setdefault(_source(writer), set()).add(server)
+        here.setdefault(_place(writer), set()).add(server)
     for writer in known:
         if writer not in of:
-            of[writer] = _server_of_silent(writer, of, members)
-            members.setdefault(of[writer], []).append(writer)
+            server = _server_of_silent(writer, near, here) or max(members, default=0) + 1
+            of[writer] = server
+            members.setdefault(server, []).append(writer)
+            near.setdefault(_source(writer), set()).add(server)
+            here.setdefault(_place(writer), set()).add(server)
     by_time = frozenset(
         server
         for server, writers_ in members.items()
-        if len({w.split("\0")[0] for w in writers_}) > 1
-        and len({rotated.get(w.split("\0")[0], w) for w in writers_}) > 1
+        if len({_source(w) for w in writers_}) > 1
+        and len({rotated.get(_source(w), w) for w in writers_}) > 1
     ) | {of[writer] for writer in _shuffled(frames) if writer in of}
     backwards = {of[writer] for writer in newest_first(frames) if writer in of} - by_time
     return Servers(of, by_time, frozenset(backwards), _offsets(frames, rotated))
@@ -155,6 +173,15 @@ def newest_first(frames: Frames) -> list[str]:
     return [_writer(row["source"], row["stream"]) for row in writers.iter_rows(named=True)]
 
 
+def _nobodies(known: Sequence[str], said: Mapping[str, int]) -> list[list[str]]:
+    """Return the writers, by source, that are too many and say too little to be servers."""
+    few: dict[str, list[str]] = {}
+    for writer in known:
+        if 0 < said.get(writer, 0) <= _FEW_LINES:
+            few.setdefault(_source(writer), []).append(writer)
+    return [group for group in few.values() if len(group) > _FEW_WRITERS]
+
+
 def _joined(groups: list[list[str]], is_one: Callable[[str, str], bool]) -> list[list[str]]:
     """Join groups of writers of which any two may be one server, the first ones first."""
     joined: list[list[str]] = []
@@ -172,6 +199,10 @@ def _place(writer: str) -> str:
     return PROCESS.sub("", writer)
 
 
+def _source(writer: str) -> str:
+    return writer.partition("\0")[0]
+
+
 def _writer(source: str, stream: str | None) -> str:
     return f"{source}\0{stream or ''}"
 
@@ -184,7 +215,7 @@ def _one_server(
     rotated: Mapping[str, str],
 ) -> bool:
     """Whether two writers of decode or prefill lines are one server."""
-    source_a, source_b = a.split("\0")[0], b.split("\0")[0]
+    source_a, source_b = _source(a), _source(b)
     group_a, group_b = rotated.get(source_a), rotated.get(source_b)
     if group_a is not None and group_a == group_b:
         return a.split("\0")[1] == b.split("\0")[1] or not ranks[a] & ranks[b]
@@ -201,19 +232,23 @@ def _one_server(
     return together or again
 
 
-def _server_of_silent(writer: str, of: Mapping[str, int], members: Mapping[int, list[str]]) -> int:
+def _server_of_silent(
+    writer: str, near: Mapping[str, set[int]], here: Mapping[str, set[int]]
+) -> int | None:
     """Return the server of a writer without statistics: the main process of the only server near.
 
     Where its file holds several servers, the only one in the same place is its own; where there
-    are more or none nobody can tell whose it is, so it stands alone.
+    are more or none nobody can tell whose it is (None), so it stands alone.
+
+    Args:
+        writer: the writer.
+        near: source -> servers in it.
+        here: place, its source included -> servers there.
     """
-    source = writer.split("\0")[0]
-    near = {server for other, server in of.items() if other.split("\0")[0] == source}
-    here = {server for server in near if _place(writer) in map(_place, members[server])}
-    for servers in (near, here):
+    for servers in (near.get(_source(writer), ()), here.get(_place(writer), ())):
         if len(servers) == 1:
-            return servers.pop()
-    return max(members, default=0) + 1
+            return next(iter(servers))
+    return None
 
 
 def _offsets(frames: Frames, rotated: Mapping[str, str]) -> dict[str, int]:
