@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from loganalyze import formats
 from loganalyze.formats import Format
@@ -71,9 +71,18 @@ ESCAPES = {f"\\{escape}": char for escape, char in _ESCAPES.items()} | _ESCAPES
 _ANY_ESCAPE = re.compile("|".join(map(re.escape, ESCAPES)))
 #: A run of backslashes is looked at once, from its first.
 _COLOUR, _JSON_COLOUR = re.compile(COLOUR), re.compile(rf"(?<!\\){JSON_COLOUR}")
+#: A text up to the end of its record.
+_ANY_TEXT = r"[^\x00]*"
 #: How a string of JSON and the like writes line ends.
 _LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")
+#: Before a record that was quoted.
+_QUOTED = "... "
+#: What others put behind the fields of a record: the next cell of a table, names and values.
+_NEXT_CELL = re.compile(r" *(?:[\t|;│┃]|,(?=[^\s,]))| +(?:\{\\*\"|[\w.]+=\S+(?: +[\w.]+=\S+)*$)")
+_CELL_BEHIND = re.compile(r",[^\s,]")  # the server puts a blank behind its commas
+#: The same behind a text of any kind.
+_BESIDE = re.compile(r" *\t|(?<=call last\):)(?!\s*(?:\\+[nr]|$)).")
 #: A cell of CSV up to its quote.
 _CELL = re.compile(r'(?s)(?:[^"]|"")*(?=")')
 
@@ -117,6 +126,27 @@ class Reading:
         if self.format.frame != "batch":
             return None
         return _quoted(self.format, self.text, self.at, self.prefix)
+
+    def own_words(self, *, last: bool = True) -> str:
+        """Return the record behind its stamp, without what its wrapper put around both.
+
+        Args:
+            last: whether the rest of the line may be its own.
+        """
+        if self.text.startswith(_QUOTED):
+            return self.text
+        body = self.text[self.at :]
+        fields = [span for span in self.spans if _ANY_TEXT not in span.pattern]
+        known = max([self.anchored, *(span.end - self.start for span in fields)]) - self.at
+        beside = _NEXT_CELL if len(fields) == len(self.spans) else _BESIDE
+        if self.prefix.quote:
+            body = _string_text(body, self.prefix.quote)
+        elif not last:
+            body = body[:known]
+        elif found := beside.search(body, known):
+            body = body[: found.start()]
+        own = self.prefix.text or self.prefix.values.get("stamp", "")
+        return f"{own}{'' if own.endswith(' ') or not own else ' '}{body}".rstrip()
 
 
 class Reader:
@@ -264,6 +294,23 @@ class Reader:
             yield from _styles(self.formats[int(str(m.lastgroup)[1:])], text, m)
 
 
+def own_words(line: str) -> str | None:
+    """Return what the server wrote of a line, without what others put around it.
+
+    Wrappers name hosts under keys, and in columns, that nobody can list. None where there is no
+    record on the line.
+    """
+    readings = _any_reader().read(_cleaned(line))
+    said = [reading.own_words(last=reading is readings[-1]) for reading in readings]
+    return " … ".join(said) or None
+
+
+@cache
+def _any_reader() -> Reader:
+    """Return a reader that believes every line."""
+    return Reader(formats.load())
+
+
 def _cleaned(text: str) -> str:
     """Return a line as the parser cleans it, for its last record."""
     if '":' in text:
@@ -308,7 +355,17 @@ def _quoted(fmt: Format, text: str, at: int, prefix: Prefix) -> Reading:
     shown = prefix.text + (anchor[0] if anchor else "")
     shown += "".join(body[start:end] for start, end in fields)
     return Reading(
-        fmt, at, f"... {shown}", 4, 0, prefix, (), {}, partial=False, cut=True, open_end=True
+        format=fmt,
+        start=at,
+        text=f"{_QUOTED}{shown}",
+        at=len(_QUOTED),
+        anchored=0,
+        prefix=prefix,
+        spans=(),
+        values={},
+        partial=False,
+        cut=True,
+        open_end=True,
     )
 
 
@@ -429,8 +486,10 @@ def _bounds(fmt: Format, columns: frozenset[str], message: str, prefix: str) -> 
 
 def _own_end(body: str, at: int) -> int:
     """Return where a message ends whose last field ends at `at`, before what others put there."""
-    rest = body[at:].lstrip(", ")
-    if rest and formats.behind().fullmatch(rest.strip()):
+    rest = body[at:]
+    if not _CELL_BEHIND.match(rest):
+        rest = rest.lstrip(", ")
+    if rest and formats.behind().fullmatch(rest.strip(" \r\n")):
         end = len(body) - len(rest)
         return end - (body[:end].endswith(" ") and rest[0] != "<")  # a tag stands without a blank
     return len(body)
@@ -452,7 +511,7 @@ def _left_over(body: str, explained: list[tuple[int, int]], quote: str) -> str:
 
 def _value_pattern(kind: str, value: str) -> str:
     if kind == "text":
-        return "[^\\x00]*"
+        return _ANY_TEXT
     if kind in ("count", "float", "percent", "gb", "seconds", "count_or_none"):
         if value in ("nan", "None"):
             return value

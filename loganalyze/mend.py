@@ -125,6 +125,14 @@ class Habit:
         return data
 
 
+def repaired(line: str) -> str:
+    """Return a line with all repairs done that lines of a log may need."""
+    data = line.encode()
+    for pattern, by in _REPAIRS:
+        data = pattern.sub(by, data)
+    return data.decode("utf-8", "replace")
+
+
 def first_telling(data: bytes) -> int:
     """Return where the first line starts that shows how records are written; -1 for none."""
     view = sources.Str(data) if sources.Str is not None else data

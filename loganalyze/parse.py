@@ -28,6 +28,7 @@ from loganalyze.lines import (
     Reader,
     Reading,
     layout_of,
+    own_words,
 )
 from loganalyze.mend import mend
 from loganalyze.model import Coverage, Sample
@@ -187,7 +188,7 @@ class Parser:
         """
         rows, samples = Rows(), list[tuple[int, str]]()
         house = self._houses[source.name]
-        self._reader.table = table_of(source.header)
+        self._reader.table = table_of(source.head)
         for found in _lines(cut):
             lines = _clean(found, cut.odd)
             if house.since:
@@ -335,7 +336,8 @@ def _take(
         if reading.cut and MARK.search(reading.text.encode()) is None:
             continue  # the search finds such lines only where a block is split whole
         if reading.cut or reading.partial:
-            samples.append((line_no, reading.text[:SAMPLE_CHARS]))
+            said = reading.own_words(last=reading is readings[-1])
+            samples.append((line_no, said[:SAMPLE_CHARS]))
         if reading.cut:
             rows.cut.add(line_no)
         else:
@@ -501,8 +503,8 @@ def _apply(
     layout.hits += len(likely)
     rows.add_layout(layout, likely.drop("text"), values)
     if layout.partial:
-        text = pl.col("text").str.slice(0, SAMPLE_CHARS)
-        samples += likely.sort("line_no").head(SAMPLES).select("line_no", text).rows()
+        first = likely.sort("line_no").head(SAMPLES).select("line_no", "text")
+        samples += [(no, (own_words(text) or "")[:SAMPLE_CHARS]) for no, text in first.rows()]
     return others
 
 

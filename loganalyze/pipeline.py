@@ -20,6 +20,8 @@ from loganalyze import (
     sessions,
 )
 from loganalyze.filters import Filters
+from loganalyze.lines import own_words
+from loganalyze.mend import repaired
 from loganalyze.model import Coverage, Evidence, Finding, Report, SessionData, Unreadable
 from loganalyze.parse import Parser
 from loganalyze.redact import Redactor
@@ -129,9 +131,7 @@ def judge(
         checked=rules.checked(outcomes),
         coverage=replace(
             coverage,
-            samples=[
-                replace(s, text=quotes.public(s.text, s.source) or "") for s in coverage.samples
-            ],
+            samples=[replace(s, text=quotes.sample(s.text) or "") for s in coverage.samples],
             notes=[
                 *coverage.notes,
                 *store.notes,
@@ -187,15 +187,20 @@ class _Quotes:
 
         def quoted(item: Evidence) -> Evidence:
             line = found.get(item.source or "", {}).get(item.line_no or 0)
-            return replace(item, quote=self.public(line, item.source or "")) if line else item
+            return replace(item, quote=self.public(line)) if line else item
 
         return replace(finding, evidence=[quoted(item) for item in finding.evidence])
 
-    def public(self, line: str, name: str) -> str | None:
-        """Return what may be shown of a line of the log of that name, or None."""
+    def public(self, line: str) -> str | None:
+        """Return what may be shown of a line of a log, or None."""
+        if not self._redactor.keep:
+            line = own_words(line) or own_words(repaired(line)) or line
+        return self.sample(line)
+
+    def sample(self, text: str) -> str | None:
+        """Return what may be shown of the server's own words, or None."""
         end, word = min(
-            ((line.find(w), w) for w in _PRIVATE if w in line), default=(len(line), "")
+            ((text.find(w), w) for w in _PRIVATE if w in text), default=(len(text), "")
         )
-        header = self._sources[name].header if name in self._sources else ""
-        shown = self._redactor.line(line[:end].strip()[:_QUOTE_CHARS], header)
+        shown = self._redactor.line(text[:end].strip()[:_QUOTE_CHARS])
         return f"{shown} {word.strip()} …".lstrip() if word else shown or None

@@ -207,8 +207,8 @@ _LOGGER = re.compile(
     r"(?<![\w.])(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|sglang[.\w]{0,80})(?![\w.])"
     rf"|{ABBREVIATION}(?!\w)|{WEEKDAY}"
 )
-_CSV_CELL = re.compile(r'[^",;\t]*[,;\t]')
-_CSV_QUOTED = re.compile(r'"(?:[^"]|"")*"(?=[,;\t])[,;\t]')
+_CSV_CELL = re.compile(r'[^",;\t]*[,;\t] *')
+_CSV_QUOTED = re.compile(r'"(?:[^"]|"")*" *[,;\t] *')
 #: What differs between lines of one shape: numbers, and names made of them.
 NUMBERS = re.compile(r"([0-9a-f]{8,}(?:-[0-9a-f]{4,})*|[0-9]+)")
 _QUOTES = frozenset("\"'")

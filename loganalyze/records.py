@@ -50,6 +50,9 @@ _CHAINED = re.compile(
 _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
+#: What others put behind each line: more cells of a table, the end of an element of HTML.
+_BEHIND = re.compile(rb"(?<=recent call last\):)(?!\\+[nr]|\\*\"|')[^\r\n]*[^\s][^\r\n]*$")
+
 _STAMP = rb"(?:%b|%b(?:[.,][0-9]+)?)(?:Z|[+-][0-9]{2}:?[0-9]{2})?" % (
     stamps.DATED.encode(),
     _CLOCK,
@@ -73,6 +76,17 @@ _LINE_END = re.compile(r"(?:\\+[nrt])+$")
 
 
 def read(data: bytes, start: int, stop: int, anchors: re.Pattern[bytes]) -> tuple[int, bytes]:
+    """Read a record without what stands behind its lines: see `_read`."""
+    end, record = _read(data, start, stop, anchors)
+    first, newline, rest = record.partition(b"\n")
+    behind = _BEHIND.search(first)
+    if behind is None:
+        return end, record
+    same = re.compile(b"".join(map(_same, _TOKEN.finditer(behind[0]))) + rb"(?m:$)")
+    return end, first[: behind.start()] + newline + same.sub(b"", rest)
+
+
+def _read(data: bytes, start: int, stop: int, anchors: re.Pattern[bytes]) -> tuple[int, bytes]:
     """Read the record that starts with the line from `start` to `stop`.
 
     Args:

@@ -24,7 +24,6 @@ import polars as pl
 
 from loganalyze import formats
 from loganalyze.model import Report, Series, SessionData
-from loganalyze.tables import Table, table_of
 
 REMOVED = "[removed]"
 #: Addresses that get a number; further ones get a code, which needs no memory to stay the same
@@ -131,8 +130,6 @@ _HOST_PLACES = (
     re.compile(r"(?i)(?<![\w-])(?:host|node|pod)(?:_?name)?=[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"),
     re.compile(r"(?<![\w.-])(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL"),
 )
-#: Columns of a table that hold a host, or what is named like one.
-_HOST_KEYS = frozenset(("pod", "host", "container_id"))
 #: The end of a full host name.
 _DOMAIN = (
     r"(?:local|internal|lan|corp|intra|private|localdomain|svc|com|net|org|edu|gov|cloud|cn|de"
@@ -218,17 +215,10 @@ class Redactor:
         value = _ADDRESS.sub(lambda m: self._numbered(m[0]), value)
         return self._words.replace(value, self.removed)
 
-    def line(self, value: str, header: str = "") -> str:
-        """Return a line of a log as `text` does, and without the host its wrapper names.
-
-        Args:
-            value: the line.
-            header: the first line of the log, which names the columns where it is a table.
-        """
+    def line(self, value: str) -> str:
+        """Return a line of a log as `text` does, and without the host its wrapper names."""
         if self.keep:
             return value
-        if table := table_of(header):
-            value = self._row(value, table)
         head, pos = [], 0
         while pos < len(value):
             found = (w.pattern.match(value, pos) for w in formats.wrappers() if w.transport)
@@ -238,16 +228,6 @@ class Redactor:
             head.append(self._wrapper(match))
             pos = match.end()
         return self.text("".join(head)) + self.text(value[pos:]) if head else self.text(value)
-
-    def _row(self, value: str, table: Table) -> str:
-        """Return a row of a table with the hosts in it replaced."""
-        out, pos = [], 0
-        for key, start, end in table.writer_cells(value):
-            name = value[start:end]
-            if key in _HOST_KEYS or (key != "namespace" and _TELLING.match(name)):
-                out += [value[pos:start], self._host(name)]
-                pos = end
-        return "".join([*out, value[pos:]])
 
     def _wrapper(self, match: re.Match[str]) -> str:
         """Return what stands before a line with the host in it replaced."""

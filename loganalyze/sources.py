@@ -114,7 +114,7 @@ class Source:
         notes: what went wrong while reading, in plain words.
         remarks: what a reader of the results should know about it.
         lines: number of lines, once it was read.
-        header: its first line, once that was read; of a table it names the columns.
+        head: its first lines, once they were read; those of a table name its columns.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Source:
         self.notes: list[str] = []
         self.remarks: list[str] = []
         self.lines = 0
-        self.header = ""
+        self.head = ""
         self._open_stored = open_stored
         self._codecs = codecs_
         self._encoding = encoding
@@ -205,9 +205,7 @@ class Source:
                 for data, n_raw in _whole_lines(stream, size):
                     n_lines = _count_lines(data)
                     if first_line == 1:
-                        self.header = data.partition(b"\n")[0][: 1 << 12].decode(
-                            "utf-8", "replace"
-                        )
+                        self.head = data[: 1 << 13].decode("utf-8", "replace")
                     if since_index >= 1 << 22:
                         self._index.append((first_line, since_index + self._index[-1][1]))
                         since_index = 0

@@ -57,10 +57,14 @@ _MESSAGES = frozenset(
 _NAME = re.compile(r"(?=.*[A-Za-z])[\w@.\[\]/-]{1,80}(?: [\w@.\[\]/-]{1,80})?")
 #: A name of a writer; anything else is not what the column should hold.
 _WRITER = re.compile(r"[\w@./:-]{1,253}")
-_CELL = r'(?:"(?P<quoted>(?:[^"]|"")*)(?:"|$)|(?P<plain>[^%s]*))'
+_CELL = r'(?: *"(?P<quoted>(?:[^"]|"")*)(?:" *|$)|(?P<plain>[^%s]*))'
 _WORDS = re.compile(r"[a-z]+|\d+")
 #: A longer first line is none of names.
 _MAX_HEADER = 4096
+#: What stands above the names: a comment, the separator for a spreadsheet.
+_ABOVE = re.compile(r"\ufeff?\s*(?:$|#|--|//|(?i:sep)=.$)")
+#: So many lines may stand above them.
+_MAX_ABOVE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Table:
             if m is None:
                 return
             name = "plain" if m["quoted"] is None else "quoted"
-            if k == self.message and name == "plain" and self.separator != "\t":
+            if k == self.message and name == "plain" and self.separator == ",":
                 return  # its own commas end no cell
             text = m[name].strip()
             if k in self.writers and text != "-" and _WRITER.fullmatch(text):
@@ -98,16 +102,18 @@ class Table:
 
 
 @lru_cache(256)
-def table_of(header: str) -> Table | None:
-    """Read the first line of a log as names of columns.
+def table_of(head: str) -> Table | None:
+    """Read the first line of a log that is no comment as names of columns.
 
     None where it names no line or no writer of it: a sentence with commas is no header.
 
     Args:
-        header: the line.
+        head: the first lines of the log.
     """
+    lines = head.split("\n", _MAX_ABOVE + 1)[: _MAX_ABOVE + 1]
+    header = next((line for line in lines if not _ABOVE.match(line.rstrip())), "")
     header = header.strip("\ufeff\r\n ")
-    separator = max(",;\t", key=header.count)
+    separator = max(",;\t|", key=header.count)
     names = [name.strip(' "') for name in header.split(separator)]
     if len(header) > _MAX_HEADER or len(names) < 2:
         return None

@@ -44,6 +44,8 @@ class LiveSource(Source):
         clean = data.replace(b"\0", b"")
         n_lines = clean.count(b"\n") + (bool(clean) and not clean.endswith(b"\n"))
         block = Block(clean, self.lines + 1, n_lines, len(data))
+        if not self.lines:
+            self.head = clean[: 1 << 13].decode("utf-8", "replace")
         for k, line in enumerate(clean.split(b"\n")[:n_lines]):
             self._keep(self.lines + 1 + k, line[:_QUOTE_LINE])
         self.lines += n_lines
