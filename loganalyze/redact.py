@@ -50,6 +50,8 @@ _NAMED = (
     r"\\{0,4}['\"]?\s*[=:]\s*"
 )
 _UNSET = r"(?!(?:None|null|True|False)\b|\[removed\])"
+#: Names of what people wrote.
+_TEXT = r"(?:prompts?|text|inputs?|input_text|content|query)"
 #: What to look for in text, and what to put in its place.
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 " + REMOVED),
@@ -79,8 +81,18 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"(?i)(\b(?:prompt|text|inputs?|input_text|messages?|content|query)\s?=\s?)"
-            r"(?:'[^'\n]{0,4096}'?|\"[^\"\n]{0,4096}\"?)"
+            rf"(?i)((?:\b(?:{_TEXT}|messages?)\s?=|\b{_TEXT}:|['\"]{_TEXT}\\{{0,4}}['\"]\s?:)"
+            r"\s?\[?\\{0,4})(?:'[^'\n]{0,4096}'?|\"[^\"\n]{0,4096}\"?)"
+        ),
+        r"\1" + REMOVED,
+    ),
+    (re.compile(rf"(?i)(\b{_TEXT} )(?:'[^'\n]* [^'\n]*'|\"[^\"\n]* [^\"\n]*\")"), r"\1" + REMOVED),
+    (re.compile(r"(\binput_value=).+?(?=, input_type=|$)"), r"\1" + REMOVED),  # of pydantic
+    (  # in a sentence: what has a number is no word of it
+        re.compile(
+            r"(?i)(\b(?:(?:api|access)[ _-]?key|password|secret)(?: provided| given)?(?: is|:)?"
+            r" ['\"]?)"
+            r"(?=[^\s'\"]*\d)[^\s'\",;]{6,}"
         ),
         r"\1" + REMOVED,
     ),
@@ -88,23 +100,27 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), REMOVED),
     (
         re.compile(  # a name without bound would start over at every `--` of a long one
-            rf"(?i)(--[\w-]{{0,64}}(?:key|token|password|secret)[ =]+){_UNSET}"
+            rf"(?i)(--[\w-]{{0,64}}(?:key|token|password|secret)['\"]?[ =,]+){_UNSET}"
             r"(?:'[^'\n]{1,512}'?|\"[^\"\n]{1,512}\"?|[^\s'\"]{4,})"
         ),
         r"\1" + REMOVED,
     ),
     (
         re.compile(
-            r"\b(?:(?:sk|hf|gh[oprsu]|github_pat|glpat|xox[abeprs]|nvapi)[-_]|A[KS]IA|AIza)"
+            r"\b(?:(?:sk|hf|gh[oprsu]|github_pat|glpat|xox[abeprs]|nvapi|npm|pypi|r8)[-_]"
+            r"|A[KS]IA|AIza|dapi|ya29\.)"
             r"[A-Za-z0-9_-]{8,}\b"
         ),
         REMOVED,
     ),
 )
+_ENVIRONMENT_USER = re.compile(
+    r"(?<![A-Za-z])((?:USER|LOGNAME|USERNAME)\\{0,4}['\"]?\s?[=:]\s?['\"]?)[\w.-]{2,}"
+)
 _URL_USER = re.compile(r"(?<=://)[^/\s:@'\"\[\]]+(?::[^/\s@'\"]*)?@")
 #: A home: the user's name goes with all that stands before it.
 _HOME = re.compile(
-    r"(?<![\w.~])(?:(?:/[\w.-]+){0,64}/(?:home|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
+    r"(?<![\w.~])(?:(?:/[\w.-]+){0,64}/(?:homes?|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
     r"|(?:/[\w.-]+){1,64}/users/(?P<b>[^/\\\s'\",:;|!]+)"
     r"|[A-Za-z]:(?P<slash>\\+)Users(?P=slash)(?P<c>[^\\\s'\",:;|!]+)"
     r"|/root(?=[/\s'\",:;|!]|$))"
@@ -127,7 +143,24 @@ _HOST_PLACES = (
         r'|_hostname)\\*"+\s*:\s*(?:\{\s*\\*"+(?:name|id)\\*"+\s*:\s*)?\\*"+(?P<host>[\w.-]+)'
         r'|"container_?name\\*"+\s*:\s*\\*"+/?(?P<host2>(?=[\w.-]*[0-9])[\w.-]+)'
     ),
-    re.compile(r"(?i)(?<![\w-])(?:host|node|pod)(?:_?name)?=[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"),
+    re.compile(
+        r"(?i)(?<![a-z-])(?:(?:host|node|pod|machine)(?:_?name)?|(?:master|head|server)_?addr(?:ess)?)"
+        r"\\{0,4}['\"]?\s?=\s?[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"
+        r"|(?<![a-z-])(?:(?:host|node|pod|machine)_?name|master_addr)\\{0,4}['\"]?:\s?\\{0,4}[\"']?"
+        r"(?P<host2>[\w.-]*[a-z][\w.-]*)"
+    ),
+    re.compile(r"(?i)node_?list\s?=\s?['\"]?(?P<host>[^\s'\"]+)"),
+    # A peer: `[head]:29500`, `(head, 29500)`, `[head:4242]` of MPI, `connect to head:30000`.
+    re.compile(r"\[(?P<host>[A-Za-z][\w.-]*)(?:\]:\d{2,5}(?!\d)|:\d{3,7}\])"),
+    re.compile(r"\(['\"]?(?P<host>[A-Za-z][\w.-]*)['\"]?, ?\d{4,5}\)"),
+    re.compile(
+        r"(?i)\bconnect(?:ed|ing|ion)? (?:to|with|from) (?P<host>[a-z][\w.-]*)(?=:\d{2,5}(?!\d))"
+        r"|service not known: ['\"]?(?P<host2>[a-z][\w.-]*)"
+    ),
+    re.compile(
+        r"\b(?:srun|slurmstepd): error: (?P<host>[A-Za-z][\w.-]*): task"
+        r"|\bSTEP \S+ ON (?P<host2>[A-Za-z][\w.-]*) "
+    ),
     re.compile(r"(?<![\w.-])(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL"),
 )
 #: The end of a full host name.
@@ -208,6 +241,7 @@ class Redactor:
         value = self._sub(_URL_USER, "[credentials]@", "credentials in URLs", value)
         for pattern, replacement in _SECRETS:
             value = self._sub(pattern, replacement, "keys and passwords", value)
+        value = self._sub(_ENVIRONMENT_USER, rf"\1{_USER}", "user names", value)
         value = _HOME.sub(self._home, value)
         for pattern in _HOST_PLACES:
             value = pattern.sub(self._host_in, value)
