@@ -31,7 +31,7 @@ _START = re.compile(
     rb"|server_args=|The server is fired up)"
 )
 _MAYBE_START = re.compile(rb"\n[\x1b\[0-9DEIPRTs]")
-_COLOUR = re.compile(rb"(?:\x1b|\\+u001b)\[[0-9;]*[A-Za-z]")
+_COLOUR = re.compile(rb"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
 _COLOURS = re.compile(rb"(?:\x1b\[[0-9;]*m)*")
 #: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
 #: put in front.
@@ -48,6 +48,8 @@ _CHAINED = re.compile(
 )
 #: What the second line of a record looks like.
 _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")
+#: How it begins where the first line ended with the words of a traceback.
+_FRAME = re.compile(rb"  File \\*\"")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
 #: What others put behind each line: more cells of a table, the end of an element of HTML.
@@ -82,7 +84,8 @@ def read(data: bytes, start: int, stop: int, anchors: re.Pattern[bytes]) -> tupl
     behind = _BEHIND.search(first)
     if behind is None:
         return end, record
-    same = re.compile(b"".join(map(_same, _TOKEN.finditer(behind[0]))) + rb"(?m:$)")
+    tokens = _TOKEN.finditer(behind[0].lstrip())
+    same = re.compile(rb"[ \t]*%b(?m:$)" % b"".join(map(_same, tokens)))
     return end, first[: behind.start()] + newline + same.sub(b"", rest)
 
 
@@ -167,6 +170,7 @@ class _Style:
         if stamps and stamps[-1] > at:
             parts.append(_Part(None, None, list(_TOKEN.finditer(before[at : stamps[-1]]))))
         self._has_stamp = bool(stamps)
+        self._before = before
         self._parts = parts
         self._again: re.Pattern[bytes] | None = None
         self._learned = False
@@ -222,8 +226,12 @@ class _Style:
             if ends and (telling or text.endswith((b"} ", b"+ ", b"> ", b'"'))):
                 every.append(_Part(None, None, shared))
                 self._rest = self._rest[len(shared) :]
-        self._parts = every
         tokens = [*others, *self._rest]
+        frame = _FRAME.search(line)
+        if frame and line[_end_of(every, line) : frame.start()].strip():  # it is around each line
+            every = _around(line[: frame.start()], self._before)
+            tokens = list(_TOKEN.finditer(self._before[_end_of(every, self._before) :]))
+        self._parts = every
         if any(t[0].strip() for t in tokens):
             sure = any(t["stamp"] or t["level"] for t in tokens)
             self._again = re.compile(b"".join(_alike(t, sure) for t in tokens))
@@ -244,6 +252,46 @@ def _wrappers(text: bytes) -> tuple[list[_Part], int]:
         else:
             break
     return parts, at
+
+
+def _end_of(parts: list[_Part], line: bytes) -> int:
+    """Return where parts end at the start of a line; the whole length where it lacks one."""
+    at = 0
+    for part in parts:
+        end = part.end_in(line, at)
+        at = len(line) if end is None else end
+    return at
+
+
+def _around(before: bytes, first: bytes) -> list[_Part]:
+    """Return what stands before each line of a traceback.
+
+    Args:
+        before: what stands before its first frame.
+        first: what stands before its first words, a logger's prefix included.
+    """
+    parts, at, said = list[_Part](), 0, before.decode("latin-1")
+    while at < len(said):
+        found = (w.pattern.match(said, at) for w in formats.wrappers() if w.loose or w.transport)
+        m = next((m for m in found if m and m.end() > at), None)
+        if m is None:
+            break
+        parts.append(_Part(m.re, m.groupdict().get("stream"), []))
+        at = m.end()
+    if rest := before[at:]:
+        tokens = list(_TOKEN.finditer(rest))
+        others = list(_TOKEN.finditer(first[at:]))[: len(tokens)]
+        parts.append(_Part(_like(tokens, others), None, []))
+    return parts
+
+
+def _like(tokens: list[re.Match[bytes]], others: list[re.Match[bytes]]) -> re.Pattern[str]:
+    """Return a pattern for text that differs where two texts of the same shape do."""
+    alike = [t.lastgroup for t in tokens] == [t.lastgroup for t in others]
+    same = {t for t, other in zip(tokens, others, strict=False) if alike and t[0] == other[0]}
+    same -= {t for t in tokens if t["stamp"] or t["level"] or t["hex"]}
+    pattern = [re.escape(t[0]) if t in same else _alike(t, sure=True) for t in tokens]
+    return re.compile(b"".join(pattern).decode("latin-1"))
 
 
 def _same(token: re.Match[bytes]) -> bytes:

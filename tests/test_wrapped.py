@@ -271,6 +271,14 @@ WRAPPERS = {
     "an unknown key": lambda k, line: json.dumps({"x": k, "LogEntry": line, "y": [k]}),
     "JSON in JSON": lambda k, line: json.dumps({"log": json.dumps({"message": line}) + "\n"}),
     "CSV": lambda k, line: '"gpu-7","' + line.replace('"', '""') + '",7',
+    "a bar": lambda k, line: f" {k}%|█▏  | {k}/35 [00:01<00:16, 1.2it/s]{line}",
+    "rows of HTML": lambda k, line: f"<tr><td>{k}</td><td>{line}</td></tr>",
+    "a logger before each line": lambda k, line: (
+        f"{at(k)}.123 | ERROR    | sglang.srt.part:write_{k}:{k} - {line}"
+    ),
+    "a table with a host": lambda k, line: f" {at(k)} | {line} | gpu-7",
+    "a box": lambda k, line: f"│ {line} │",
+    "syslog, counted": lambda k, line: f"{90 + k} <14>1 {utc(k)}.1Z gpu-7 sglang 42 - - {line}",
 }
 
 
