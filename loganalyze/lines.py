@@ -76,6 +76,8 @@ _ANY_TEXT = r"[^\x00]*"
 #: How a string of JSON and the like writes line ends.
 _LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")
+#: Where a line may go on with a wrapper, behind a value.
+_GLUE = re.compile(r"(?<=[\w,.\])])(?=[A-Za-z\[(])(?<![A-Za-z](?=[A-Za-z]))")
 #: Before a record that was quoted.
 _QUOTED = "... "
 #: What others put behind the fields of a record: the next cell of a table, names and values.
@@ -192,9 +194,11 @@ class Reader:
         anchors = self._anchor_pattern(text)
         while anchors and (m := anchors.search(text, at, done + MAX_PREFIX)):
             at = m.end()
-            start = _own_start(text, done, m.start()) if found else 0
-            if start is None:
+            own = start = _own_start(text, done, m.start()) if found else 0
+            if start is None or own is None:
                 continue
+            if found and not found[0][3].quote:
+                start = _wrapped_start(text, done, own, _before(text, *found[0][2:]))
             prefix = read_prefix(
                 text[start : m.start()],
                 "" if found else text[m.end() :],
@@ -205,12 +209,17 @@ class Reader:
             fmt = self.formats[int(str(m.lastgroup)[1:])]
             if prefix is None and fmt.frame == "batch" and echo is None:
                 echo = fmt, m.start()
-            if prefix is None or (found and _QUOTES & set(text[done:start])):
+            if prefix is None or (found and _QUOTES & set(text[done:own])):
                 continue
             if found and not self.house.believes(_outer(found[0][3])):
                 continue  # an access line stands before it, whose own style nobody asks for
             if found and found[0][3].quote:
                 prefix = replace(prefix, quote=found[0][3].quote)
+            if (
+                start and start == own and "stream" in found[0][3].values
+            ):  # the line is one writer's
+                writer = found[0][3].values["stream"]
+                prefix = replace(prefix, values={"stream": writer, **prefix.values})
             if not found and not self.house.believes(chain_of(fmt, prefix)):
                 record = _read_record(fmt, text, 0, m.start(), len(text), prefix, text != line)
                 return [replace(record, foreign=True)]
@@ -386,6 +395,42 @@ def _own_start(text: str, start: int, at: int) -> int | None:
         return own.start()
     gpu = GPU.search(text, start, at)
     return gpu.start() if gpu else None
+
+
+def _before(text: str, at: int, prefix: Prefix) -> str:
+    """Return what stands before the stamp of a line's first record, whose message is at `at`."""
+    return text[: text.rfind(prefix.text, 0, at)] if prefix.text else text[:at]
+
+
+def _wrapped_start(text: str, done: int, own: int, before: str) -> int:
+    """Return where the wrapper of a record starts that no line end parts from the one before.
+
+    Args:
+        text: the line.
+        done: where the message before was found.
+        own: where the record's own stamp starts.
+        before: the wrapper of the line's first record; this one's is alike, or a known one.
+    """
+    if before.strip():
+        wide = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", escape(before))
+        for pattern in (escape(before), wide, spread(before)):
+            if m := re.compile(rf"(?:{pattern})\Z").search(text, done, own):
+                return m.start()
+    for m in _GLUE.finditer(text, max(done, own - MAX_REST), own):
+        if _are_wrappers(text, m.end(), own):
+            return m.end()
+    return own
+
+
+def _are_wrappers(text: str, at: int, stop: int) -> bool:
+    """Whether known wrappers of lines, and nothing else, stand between two places."""
+    while at < stop:
+        found = (w.pattern.match(text, at) for w in formats.wrappers() if w.transport)
+        ends = [m.end() for m in found if m and at < m.end() <= stop]
+        if not ends:
+            return False
+        at = ends[0]
+    return True
 
 
 def _read_record(

@@ -243,6 +243,28 @@ TRACE = (
 )
 SIGQUIT = "Received sigquit from a child process. It usually means the child failed."
 
+#: What stands before a record, and before another one that no line end parts from it.
+GLUED = {
+    "compose": ("sglang-1  | ", "sglang-2  | "),
+    "compose, other services": ("sglang-1  | ", "router  | "),
+    "labels of numbers": ("3: ", "7: "),
+    "CRI": ("2026-11-20T02:00:00.123456Z stderr F ", "2026-11-20T02:00:07.654321Z stderr F "),
+    "pods": ("[pod/s-0/server] ", "[pod/s-1/server] "),
+    "one wrapper": ("sglang-1  | ", ""),
+}
+
+
+@pytest.mark.parametrize("name", GLUED)
+def test_two_wrapped_records_without_a_line_end_between(name, tmp_path):
+    one, other = GLUED[name]
+    lines = [f"{one}{own(k)}{other}{own(k + 1)}" for k in range(0, 60, 2)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(60))
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+    alone = read(tmp_path, f"{one}{own(1)}\n{other or one}{own(2)}\n")[0].batch["stream"].to_list()
+    assert frames.batch["stream"].to_list() == alone * 30
+
+
 #: How a logger begins a record; the lines below have nothing.
 LOGGERS = {
     "SGLang": lambda k: f"[{at(k)} TP0] ",
