@@ -115,7 +115,8 @@ def judge(
         redactor: takes out what must not be shown.
     """
     for source in read:
-        redactor.name(source.name)
+        for name in (source.name, *source.copies):
+            redactor.name(name)
     split = [redactor.session(d) for d in reading.measured(store, read, filters or Filters())]
     outcomes = rules.run(split, overrides or {})
     split = rules.leaks_left_out(split, outcomes)

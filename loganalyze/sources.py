@@ -113,6 +113,7 @@ class Source:
         tz: zone that a wrapper's stamps gave, once it was read.
         notes: what went wrong while reading, in plain words.
         remarks: what a reader of the results should know about it.
+        copies: names of logs that hold the same text, and were left out.
         lines: number of lines, once it was read.
         head: its first lines, once they were read; those of a table name its columns.
     """
@@ -133,12 +134,14 @@ class Source:
         self.tz: str | None = None
         self.notes: list[str] = []
         self.remarks: list[str] = []
+        self.copies: list[str] = []
         self.lines = 0
         self.head = ""
         self._open_stored = open_stored
         self._codecs = codecs_
         self._encoding = encoding
         self._breaks: Breaks | None = None
+        self._start = b""
         self._index: list[tuple[int, int]] = []
         self._stored = 0
         self._sha256: str | None = None
@@ -314,7 +317,8 @@ def open_sources(
     Returns:
         The logs in the order given, members of an archive in its order, rotated sets in the
         order of time (see `order_sources`). A file that is named twice, or through a link, is
-        one log, under its first name.
+        one log, under its first name; so are files of the same text, such as a log and what it
+        was packed to.
 
     Raises:
         InputError: a path is missing, unreadable, empty, a directory, a pipe or a device, or
@@ -333,7 +337,35 @@ def open_sources(
             if on_error is None:
                 raise
             on_error(error)
-    return order_sources(sources)
+    return order_sources(_without_copies(sources))
+
+
+def _without_copies(sources: Sequence[Source]) -> list[Source]:
+    """Return the logs without those of which an earlier one holds the same text."""
+    kept: list[Source] = []
+    alike: dict[bytes, list[Source]] = {}
+    for source in sources:
+        same = alike.setdefault(source._start, [])
+        first = next((one for one in same if _is_copy(one, source)), None)
+        if first is None:
+            same.append(source)
+            kept.append(source)
+        else:
+            first.copies.append(source.name)
+            first.remarks.append(f"{source.name} holds the same text, and was left out")
+    return kept
+
+
+def _is_copy(one: Source, other: Source) -> bool:
+    """Whether two logs that start alike hold the same text."""
+    if "stdin" in (one.kind, other.kind):
+        return False  # what comes later cannot be waited for
+    with contextlib.suppress(OSError, InputError), contextlib.ExitStack() as opened:
+        a, b = (opened.enter_context(source._open_text()[0]) for source in (one, other))
+        while (chunk := a.read(BLOCK)) == b.read(BLOCK):
+            if not chunk:
+                return True
+    return False
 
 
 def _identity(path: str) -> object:
@@ -426,7 +458,7 @@ def _open_stored(
 ) -> list[Source]:
     """Look at the first bytes, and go on inside a compressed file or an archive."""
     source = Source(name, open_stored, kind, size, codecs_)
-    head = head_of(source)
+    source._start = head = head_of(source)
     codec = codec_of(head)
     if codec == "zip" and not codecs_ and depth == 0:
         return _open_zip(name, open_stored)

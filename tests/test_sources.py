@@ -504,8 +504,26 @@ def test_dates_in_names(tmp_path):
     assert opened[2].group == opened[2].name
 
 
+def test_a_log_and_what_it_was_packed_to_are_one(tmp_path):
+    """Told by content: a name says nothing, and a longer log is another."""
+    whole = text(200)
+    paths = write_logs(
+        tmp_path,
+        {
+            "server.log": whole,
+            "server.log.gz": gzip.compress(whole),
+            "copy": whole,
+            "longer.log": whole + text(1, 200),
+        },
+    )
+    rows, opened, parser = queue(paths)
+    assert [s.name for s in opened] == [paths[0], paths[3]]
+    assert len(rows) == 200 + 201
+    assert sum("holds the same text" in note for note in parser.coverage().notes) == 2
+
+
 def test_ranks_are_no_rotation(tmp_path):
-    paths = write_logs(tmp_path, {"rank.0.log": text(50), "rank.1.log": text(50)})
+    paths = write_logs(tmp_path, {"rank.0.log": text(50), "rank.1.log": text(51)})
     opened = open_sources(paths)
     assert [s.name for s in opened] == paths
     assert [s.group for s in opened] == paths

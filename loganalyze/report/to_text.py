@@ -281,6 +281,8 @@ def _coverage(page: _Page, report: Report) -> None:
     )
     if report.redacted or not report.redacts:
         page.put(facts.removed(report), label=" ")
+    for note in c.notes[:3]:
+        page.put(note, label=" ")
     for s in c.samples[:2]:
         page.put(f"{words.place(s.source, s.line_no)} {words.shorten(s.text, 120)}", label=" ")
 
