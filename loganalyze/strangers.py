@@ -33,6 +33,13 @@ class Strangers:
         """Whether lines wait to be settled."""
         return bool(self._lines)
 
+    def ahead(self, house: House) -> Strangers:
+        """Return the same strangers of a copy of the house, to be settled as if the log ended."""
+        other = Strangers(house)
+        other._chains, other._lines = [*self._chains], [*self._lines]
+        other._refused = {*self._refused}
+        return other
+
     def take(self, lines: pl.DataFrame, reading: Reading, layout: Layout | None) -> pl.DataFrame:
         """Keep the first of some lines, and those of its layout; return the others.
 
@@ -66,6 +73,11 @@ class Strangers:
         """
         lines = pl.concat(self._lines, how="diagonal_relaxed")
         lines = lines.sort("line_no", maintain_order=True)
+        told = [k for k, chain in enumerate(self._chains) if self._house.believes(chain)]
+        ours = pl.col("chain").is_in(told)  # by now: the head of a log that grows told more
+        if not (late := lines.filter(ours)).is_empty():
+            self._lines = [lines.filter(~ours)] if len(late) < len(lines) else []
+            return late.drop("chain"), late.drop("chain").clear()
         run = known.search_sorted(lines["line_no"], side="left")
         lines = lines.with_columns(run=pl.Series(run))
         while True:

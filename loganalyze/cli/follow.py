@@ -125,6 +125,7 @@ class _Screen:
         self._live = not as_json and _shared.is_terminal(sys.stdout)
         self._lines: list[str] = []
         self._drawn = 0
+        self._began = False
         self._said = 0.0
 
     def change(self, change: Change) -> None:
@@ -140,8 +141,8 @@ class _Screen:
         self._said = time.monotonic()
 
     def status(self) -> None:
-        """Redraw the view; as plain lines, say the values once a minute."""
-        from loganalyze.report import follow_text
+        """Redraw the view; as plain lines, say what is followed, and the values once a minute."""
+        from loganalyze.report import follow_text, words
 
         self.latest = self._follower.status()
         if self._live:
@@ -150,6 +151,11 @@ class _Screen:
                 self._erase()
                 click.echo("\n".join(lines))
                 self._lines, self._drawn = lines, len(lines)
+        elif not (self._json or self._began):
+            self.note(
+                f"following {', '.join(words.clean(words.name(n)) for n in self.latest.names)}"
+            )
+            self._began = True
         elif not self._json and time.monotonic() - self._said >= PLAIN_S:
             if self.latest.now.line:
                 self._print(follow_text.values(self.latest))

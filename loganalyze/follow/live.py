@@ -16,12 +16,14 @@ from collections.abc import Iterable
 
 from loganalyze import parse
 from loganalyze.frames import Clock, Frames
+from loganalyze.mend import HEAD
 from loganalyze.model import LogSource
 from loganalyze.parse import Parser
 from loganalyze.parts import Parts
 from loganalyze.prefixes import House
 from loganalyze.search import Cut, Searcher
 from loganalyze.sources import Block, Source
+from loganalyze.strangers import Strangers
 
 #: Raw lines kept for quotes: the latest ones, up to this many bytes of up to so much each.
 _QUOTE_BYTES = 2_000_000
@@ -95,31 +97,47 @@ class LiveReader:
         parser._sources[source.name] = source
         self._parts = Parts()
         self._house = parser._houses[source.name] = House()
+        self._strangers = Strangers(self._house)
         parser._literals = "|".join(parse._escaped(n) for n in self._searcher.literals)
 
     def feed(self, block: Block) -> Frames | None:
         """Return the records that are certain to be whole."""
         self._counts.total += block.n_lines
-        self._house.see(self._parser._reader.styles(block.data), len(block.data))
+        if self._house.size < HEAD:
+            self._house.see(self._parser._reader.styles(block.data), len(block.data))
         for whole in self._parts.feed(block):
             self._searcher.feed(whole)
-        return self._read(self._searcher, self._counts, self._clock)
+        return self._read(self._searcher, self._counts, self._clock, self._strangers)
 
     def pending(self) -> Frames | None:
         """Return the records in what is held back, as if the log ended here."""
         ahead = copy.copy(self._searcher)
         ahead.cut = Cut()
         ahead.finish()
-        return self._read(ahead, parse._Counts(), copy.copy(self._clock))
+        house = copy.copy(self._house)
+        self._parser._houses[self._source.name] = house
+        strangers = self._strangers.ahead(house)
+        clock = copy.copy(self._clock)
+        found = self._read(ahead, parse._Counts(), clock, strangers, last=True)
+        self._parser._houses[self._source.name] = self._house
+        return found
 
     def finish(self) -> Frames | None:
         """Return the last records; the log has ended."""
         for whole in self._parts.finish():
             self._searcher.feed(whole)
         self._searcher.finish()
-        return self._read(self._searcher, self._counts, self._clock)
+        return self._read(self._searcher, self._counts, self._clock, self._strangers, last=True)
 
-    def _read(self, searcher: Searcher, counts: parse._Counts, clock: Clock) -> Frames | None:
+    def _read(
+        self,
+        searcher: Searcher,
+        counts: parse._Counts,
+        clock: Clock,
+        strangers: Strangers,
+        *,
+        last: bool = False,
+    ) -> Frames | None:
         cut = searcher.take()
-        read = self._parser._read(cut, self._source)
+        read = self._parser._read(cut, self._source, strangers, last=last)
         return self._parser._frames(cut, read, self._source, counts, clock)

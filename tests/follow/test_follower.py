@@ -277,3 +277,38 @@ def test_the_window_is_bounded_and_keeps_the_extremes(saturated):
     assert kept["line_no"].is_sorted()
     span = kept["time"].max() - kept["time"].min()
     assert span < timedelta(hours=40)  # of sixty; what is older than a day goes in time
+
+
+def own(k):
+    at = datetime(2026, 11, 20, 10) + timedelta(seconds=k)
+    return (
+        f"[{at:%Y-%m-%d %H:%M:%S} TP0] Decode batch, #running-req: 3, #token: 512, token usage: "
+        f"0.65, cuda graph: True, gen throughput (token/s): 300.25, #queue-req: {k}\n"
+    )
+
+
+def queues(lines, every=7):
+    """Return the rows of lines that come a few at once, and how many there are before the end."""
+    follower = Follower()
+    follower.add("server.log", "file")
+    for k in range(0, len(lines), every):
+        follower.push("server.log", "".join(lines[k : k + every]).encode())
+    live = follower._window.frames()["batch"].height
+    follower.finish()
+    return follower._window.frames()["batch"], live
+
+
+def test_a_wrapper_that_changes_while_the_log_is_followed():
+    """300 KB on, each line is in a string of JSON; quotes among the others stay quotes."""
+    lines = [own(k) for k in range(2000)]
+    wrapped = [f'{{"event": "{own(k).strip()}", "level": "info"}}\n' for k in range(2000, 2040)]
+    lines[1900:1900] = wrapped[:5]
+    batch, live = queues([*lines, *wrapped])
+    assert batch["queue_req"].to_list() == list(range(2040))
+    assert live == 2040
+
+
+def test_a_followed_table_names_its_writers():
+    rows = [f'{n},"{own(k).strip()}"\n' for k in range(30) for n in ("gpu-1", "gpu-2")]
+    batch, _ = queues(["host,message\n", *rows])
+    assert batch["stream"].to_list() == ["gpu-1", "gpu-2"] * 30
