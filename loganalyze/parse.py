@@ -250,9 +250,9 @@ class Parser:
         if cut.last_access is None:
             return None
         line_no, data = cut.last_access
-        (text,) = _clean(pl.DataFrame({"text": _decode([data])}), cut.odd)["text"]
         rows = Rows()
-        for reading in self._reader.read(text)[:1]:
+        lines = _clean(pl.DataFrame({"more": 0, "text": _decode([data])}), cut.odd)["text"]
+        for reading in [reading for text in lines for reading in self._reader.read(text)][:1]:
             failed = reading.values.get("status", "").startswith(
                 ("4", "5")
             )  # which was read already
