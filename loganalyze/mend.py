@@ -37,6 +37,8 @@ TELLING_LINES = 400
 
 #: Text that is folded is at least and at most this wide.
 _NARROW, _WIDE = 40, 300
+#: Fewer open lines, where most are whole, show no fold.
+_FOLDED = 3
 #: Of a longer line, the rest is not joined to it.
 MAX_LINE = 1 << 13
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -220,7 +222,7 @@ def habit_of(head: bytes) -> Habit:
     if _RESET not in told:  # `[5m` may be minutes
         repairs = tuple(k for k in repairs if k < len(_REPAIRS) - 1)
     folded = sum(alike[shape] for shape, line in lines.items() if _is_open(line))
-    if not folded or folded * 4 < alike.total():
+    if not folded or (folded < _FOLDED and folded * 4 < alike.total()):
         return Habit(repairs)
     return Habit(repairs, *_fold_of(head))
 
@@ -258,7 +260,7 @@ def _fold_of(head: bytes) -> tuple[int | None, bool]:
         while (
             k + 2 < len(lines)
             and lines[k + 2]
-            and _LAST_FIELD not in lines[k + 1]
+            and _LAST_FIELD not in lines[k] + lines[k + 1]
             and k + 1 not in starts
             and _START.match(lines[k + 2]) is None
         ):

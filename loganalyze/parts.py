@@ -8,6 +8,7 @@ stands on the line of its first part, the others are left empty: line numbers st
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from loganalyze.sources import KEEP_HEAD, MAX_LINE, Block
 
 #: Docker cuts here; a shorter line is whole.
 _PART = 1 << 14
+_LONGER = 16
 #: A part without an end is waited for over so many bytes.
 _HELD = 8 << 20
 
@@ -120,6 +122,20 @@ def _may_have_parts(data: bytes) -> bool:
     return False
 
 
+def _is_full(text: bytes) -> bool:
+    """Whether a string of JSON holds as much as Docker writes before it cuts.
+
+    A letter that was cut in two got longer. A shipper that leaves the line end out writes more.
+    """
+    if len(text) < _PART:
+        return False
+    try:
+        said = json.loads(b'"%b"' % text, strict=False)
+    except ValueError:
+        return True
+    return _PART <= len(said.encode("utf-8", "replace")) <= _PART + _LONGER
+
+
 def _read(raw: bytes) -> _Line | None:
     """Read a line of a container runtime; None for any other."""
     if raw.startswith(b"{"):
@@ -133,7 +149,7 @@ def _read(raw: bytes) -> _Line | None:
         stream = _STREAM.search(fields)
         if stream is None:
             return None
-        docker = len(text) >= _PART and not text.endswith(b"\\n") and b'"stream"' in fields
+        docker = b'"stream"' in fields and not text.endswith(b"\\n") and _is_full(text)
         more = (docker or _MARKED.search(fields) is not None) and not _LAST.search(fields)
         return _Line(stream[1], raw[: value.end()], text, behind, more)
     m = _CRI.match(raw)

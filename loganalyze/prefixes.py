@@ -54,6 +54,9 @@ MANY = 8
 #: ... and so many where some do.
 LONG = 400
 
+#: So many times as many lines of a style as of another quote none of them.
+MOST = 8
+
 #: In a chain: nothing of SGLang's own stands before the message.
 BARE = "bare"
 #: In a chain: before a shape or a key that is known from this log alone.
@@ -308,7 +311,11 @@ class House:
         plain = [s for s in common if not any(self._quotes(s, other) for other in common)]
         known = [s for s in plain if not any(UNKNOWN in link for link in s.chain)]
         if known:
-            known += [s for s in plain if s not in known and self._is_apart(s, known)]
+            known += [
+                s
+                for s in plain
+                if s not in known and (self._is_apart(s, known) or self._is_most(s, known))
+            ]
         self._believed = frozenset(style.chain for style in known or plain)
 
     def _quotes(self, style: Style, other: Style) -> bool:
@@ -317,9 +324,15 @@ class House:
         A wrapper before all lines up to some line, or from there on, quotes nothing: the log was
         put together from what two collectors wrote.
         """
+        if not _extends(style, other):
+            return False
+        return not (self._is_apart(style, [other]) or self._is_most(style, [other]))
+
+    def _is_most(self, style: Style, others: Iterable[Style]) -> bool:
+        """Whether far more lines are of a style than of any other: nobody quotes so much."""
         if self._seen[style] < MANY or any(map(_is_loose, style.chain)):
-            return _extends(style, other)
-        return _extends(style, other) and not self._is_apart(style, [other])
+            return False
+        return all(self._seen[style] >= MOST * self._seen[other] for other in others)
 
     def _is_apart(self, style: Style, others: Iterable[Style]) -> bool:
         """Whether all lines of a style stand before all of any other, or behind them."""
@@ -511,8 +524,11 @@ def read_prefix(
     if not _peel(found, after):
         return None
     pos = found.pos
-    own = _find_own(text, pos)
-    mark = own or GPU.search(text, pos)
+    gpu = GPU.search(text, pos)
+    own = None if gpu else _find_own(text, pos)  # what stands before a GPU's tag is a wrapper's
+    if own is not None and _ANY_DATED.search(text, own.end()):
+        own = None  # so is what stands before a logger's stamp
+    mark = own or gpu
     ranks = _RANKS_LAST.search(text, mark.end() if mark else pos)
     stop = ranks.start() if ranks else len(text)
     rest = text[pos : mark.start() if mark else stop]
@@ -897,8 +913,9 @@ def _read_stamps(found: _Found, own: re.Match[str] | None, after: str, after_at:
                     stamps.append((inside - 1, _extent(m, base), _zone(piece, m)))
                     break
         for start, stop in found.rests:
-            for m in [*pattern.finditer(text, start, stop)][-1:]:
-                stamps.append((m.start(), m.span(), _zone(text, m)))
+            rest = text[start:stop]
+            for m in [*pattern.finditer(rest)][-1:]:
+                stamps.append((start + m.start(), _extent(m, start), _zone(rest, m)))
         if stamps:
             break
     stamps.sort(key=lambda s: s[0])
