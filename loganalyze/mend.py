@@ -40,7 +40,7 @@ _NARROW, _WIDE = 40, 300
 #: Fewer open lines, where most are whole, show no fold.
 _FOLDED = 3
 #: Of a longer line, the rest is not joined to it.
-MAX_LINE = 1 << 13
+MAX_LINE = 1 << 15
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _STATISTICS = re.compile(rb"(?:Decode|Prefill?) batch\b.{0,60}?#(?:running-req|new-seq|new-token)")
 _LAST_FIELD = b"#queue-req"
@@ -178,6 +178,8 @@ def _release(
         yield from held
         return
     mender = Mender(habit)
+    if early:
+        menders.append(mender)
     for block in held:
         if menders:
             yield from mender.feed(block)
@@ -186,9 +188,7 @@ def _release(
         before = block.data[:start] if start >= 0 else block.data
         n_lines = before.count(b"\n") if start >= 0 else block.n_lines
         if before:
-            n_read = block.n_read if start < 0 else 0
-            before = habit.repair(before) if early else before
-            yield Block(before, block.first_line, n_lines, n_read)
+            yield Block(before, block.first_line, n_lines, block.n_read if start < 0 else 0)
         if start >= 0:
             menders.append(mender)
             first_line = block.first_line + n_lines
