@@ -383,16 +383,22 @@ class Redactor:
     def run(self, row: Mapping[str, object]) -> dict[str, object]:
         """Return a run of a scan (a row of its dataset) without what must not be shown.
 
-        A host that only names a folder is kept if it is an ordinary word.
+        A host that only names a folder is kept if it is an ordinary word; one that a wrapper
+        names is not.
         """
         clean: dict[str, object] = {}
-        host = row.get("host")
+        host, log = row.get("host"), str(row.get("log") or "")
         if isinstance(host, str) and not self.keep:
-            name = re.split(r"[\s/]", host)[0]  # a wrapper names a container or process too
-            if _TELLING.match(name) and re.search(r"[A-Za-z]", name):
-                clean["host"] = self._host(name) + host[len(name) :]
+            words = re.split(r"([\s/]+)", host)  # a wrapper names a container or process too
+            clean["host"] = "".join(
+                self._host(word)
+                if (_TELLING.match(word) and re.search(r"[A-Za-z]", word))
+                or (not k and word and host not in log)
+                else word
+                for k, word in enumerate(words)
+            )
         if isinstance(row.get("log"), str):
-            clean["log"] = self.name(str(row["log"]))
+            clean["log"] = self.name(log)
         return {k: clean[k] if k in clean else self.whole(v) for k, v in row.items()}
 
     def frame(self, table: pl.DataFrame) -> pl.DataFrame:

@@ -275,3 +275,16 @@ def test_the_last_group_of_an_address_is_no_port(client, shown):
     table = pl.DataFrame({"client": [client]})
     assert Redactor().frame(table)["client"].to_list() == [shown]
     assert Redactor().text(f"from {client} it came") == f"from {shown} it came"
+
+
+def test_a_host_that_a_wrapper_named_is_in_no_run_of_an_archive():
+    redactor = Redactor()
+    shown = [
+        redactor.run({"host": host, "log": log})["host"]
+        for host, log in (
+            ("athena sglang[42]", "/logs/s.log"),
+            ("logs", "/logs/s.log"),
+            ("gpu-07", "/gpu-07/s.log"),
+        )
+    ]
+    assert shown == ["host-1 sglang[42]", "logs", "host-2"]

@@ -771,8 +771,44 @@ COPIES = {
     "Ray, coloured": lambda k, line: (
         f"\x1b[36m(Engine pid=42)\x1b[0m {line}\x1b[32m [repeated 2x across cluster]\x1b[0m"
     ),
+    "gh run view": lambda k, line: f"build\tRun server\t{utc(k)}.1234567Z {line}",
+    "ts in brackets": lambda k, line: f"[{utc(k, '%Y-%m-%d %H:%M:%S')}] {line}",
+    "grep of several files": lambda k, line: f"logs/server.log:{k + 1}:{line}",
+    "RFC 5424 with elements": lambda k, line: (
+        f'<14>1 {utc(k)}Z gpu-7 sglang 42 - [meta n="{k}"][origin ip="10.0.0.1"] {line}'
+    ),
     "a bar behind": lambda k, line: f"{line}Capturing batches: 5%|█▏  | 2/35 [00:01<00:16]",
 }
+
+
+def test_a_long_line_without_its_end_is_no_part_of_dockers(tmp_path):
+    """Docker cuts at 16 KiB; a shipper leaves the line end out of any line."""
+    args = f"ServerArgs(model_path='{'m' * 20_000}')"
+    said = [f"[{at(0)}] server_args={args}", *map(own, range(1, 30))]
+    lines = [json.dumps({"message": line, "stream": "stderr"}) for line in said]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.startup["args_text"].to_list() == [args]
+    assert frames.batch["queue_req"].to_list() == list(range(1, 30))
+
+
+@pytest.mark.parametrize("width", [95, 160])
+def test_a_fold_shows_in_the_lines_before_statistics_and_where_few_are_long(width, tmp_path):
+    """A screen as wide as most statistics; what follows a fold may be cut inside its label."""
+    pool = f"[{at(0)} TP0] KV Cache is allocated. #tokens: 159277, K size: 51.44 GB, V size: "
+    said = [pool + "51.44 GB", *map(own, range(1, 40))]
+    said[5:5] = [own(5).replace("#running-req: 105", "#running-req: 1000000000005")] * 3
+    text = "".join(line[k : k + width] + "\n" for line in said for k in range(0, len(line), width))
+    assert any(len(line) > width for line in said)
+    frames, coverage, _ = read(tmp_path, text)
+    assert len(frames.batch) == 39 + 3
+    assert frames.startup["v_size_gb"].to_list() == [51.44]
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_a_return_before_the_last_access_line(tmp_path):
+    lines = [own(1), f"\r{access(2)}"]
+    frames, _, _ = read(tmp_path, "".join(f"{line}\r\n" for line in lines))
+    assert frames.request["line_no"].to_list() == [2]
 
 
 @pytest.mark.parametrize("copy", COPIES)
