@@ -17,6 +17,7 @@ LAYERS = [
     "docstrings",
     "schema",
     "model",
+    "lengths",
     "releases",
     "streams",
     "archives",

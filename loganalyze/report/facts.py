@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from loganalyze.lengths import covered
 from loganalyze.model import (
     Action,
     Capacity,
@@ -267,9 +268,8 @@ def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
 
 def _time_in(f: Finding, sessions: Sequence[Session]) -> Iterator[KeyNumber]:
     """Yield the time within a finding's episodes; ranks at the same time count once."""
-    stamped = [(charts.ms(e.start), charts.ms(e.end)) for e in f.episodes if e.start and e.end]
-    spans = charts.merge([(a, max(a, b)) for a, b in stamped], 0)
-    seconds = sum(b - a for a, b in spans) / 1_000
+    spans = covered(f.episodes)
+    seconds = sum((b - a).total_seconds() for a, b in spans)
     if seconds:
         note = _share(f, seconds, sessions) + words.plural(len(spans), "spell")
         yield KeyNumber(f"time in {f.code}", words.duration(seconds), "", note)

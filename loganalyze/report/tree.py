@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from loganalyze.lengths import covered_s
 from loganalyze.model import Finding
 from loganalyze.report import words
 
@@ -75,7 +76,7 @@ def _alike(own: Sequence[int], findings: Sequence[Finding]) -> list[list[int]]:
 
 
 def _harm(f: Finding) -> tuple[int, float]:
-    return int(f.severity), sum(e.duration_s for e in f.episodes)
+    return int(f.severity), covered_s(f.episodes)
 
 
 def sessions_said(node: Node) -> str:

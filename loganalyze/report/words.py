@@ -15,6 +15,7 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
+from loganalyze.lengths import duration as duration
 from loganalyze.model import Action, Episode, Evidence, Report, Scalar, Severity
 
 #: Where a string of a report is cut: none of ours is longer, and a page has to carry them.
@@ -131,6 +132,8 @@ _PLURALS = frozenset({"checks", "chunks", "lines", "ranks", "requests", "slots",
 def number(value: Scalar, unit: str = "") -> str:
     """Say a value as people read it: two decimals at most, thousands apart, its unit.
 
+    Seconds are said as a length.
+
     Whole numbers are never rounded: a line number or a token count must be found again.
     Fractions keep two decimals, as SGLang prints them; small ones keep two that count.
     """
@@ -140,6 +143,8 @@ def number(value: Scalar, unit: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return f"{value} {unit}".strip()
+    if unit == "s":
+        return duration(value)
     small = value != 0 and abs(value) < 0.095
     if small:
         text = f"{value:.2g}"
@@ -157,21 +162,6 @@ def number(value: Scalar, unit: str = "") -> str:
 def plain(value: object) -> str:
     """Say the value of a flag or server argument the way Python prints it."""
     return value if isinstance(value, str) else repr(value)
-
-
-def duration(seconds: float) -> str:
-    """Say a duration: `42 s`, `42 min 48 s`, `3 h 05 min`, `2 d 04 h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if 0 < seconds < 10 and seconds % 1 else f"{whole} s"
-    if whole < 3_600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
-    if whole < 86_400:
-        hours, rest = divmod(whole // 60, 60)
-        return f"{hours} h {rest:02d} min"
-    days, rest = divmod(whole // 3_600, 24)
-    return f"{days} d {rest:02d} h"
 
 
 def has_date(time: datetime) -> bool:

@@ -10,6 +10,7 @@ import polars as pl
 
 from loganalyze import derive, timeline
 from loganalyze.episodes import within
+from loganalyze.lengths import duration
 from loganalyze.model import (
     Action,
     Check,
@@ -22,7 +23,7 @@ from loganalyze.model import (
     Status,
     Verdict,
 )
-from loganalyze.rules.registry import Outcome, Profile, all_rules, duration
+from loganalyze.rules.registry import Outcome, Profile, all_rules
 from loganalyze.sessions import ranks_missing
 from loganalyze.timeline import GAP_S, as_float
 

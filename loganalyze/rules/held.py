@@ -13,9 +13,10 @@ from loganalyze import derive
 from loganalyze import episodes as eps
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span
+from loganalyze.lengths import covered, covered_s, duration
 from loganalyze.model import Action, Confidence, Episode, Estimate, Evidence, Scalar, Severity
 from loganalyze.rules import deaths, flags
-from loganalyze.rules.registry import Case, NotApplicable, duration
+from loganalyze.rules.registry import Case, NotApplicable
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
 
@@ -201,6 +202,14 @@ def seconds(found: Sequence[Held]) -> float:
     return float(_anywhere(found).sum()) * found[0].rank.step_s if found else 0.0
 
 
+def length_s(found: Sequence[Held]) -> float:
+    """Return the length that is said: from stamp to stamp, as beside the lines.
+
+    It is that of the cells where no spell has two stamps.
+    """
+    return covered_s(all_episodes(found)) or seconds(found)
+
+
 def spell(
     case: Case, found: Sequence[Held], counted: pl.Expr | None = None, of: str | None = None
 ) -> str:
@@ -226,9 +235,10 @@ def spell(
             if all_lines > 1
             else f"in the only {kind}"
         )
-    total = seconds(found)
+    total = length_s(found)
     share = total / max(case.signals.span_s, total, 1.0)
-    spells = len(eps.spans(_anywhere(found)))  # those of several ranks at one time are one
+    # Those of several ranks at one time are one.
+    spells = len(covered(episodes)) or len(eps.spans(_anywhere(found)))
     pieces = f" in {spells} spells" if spells > 1 else ""
     whole = f"session {case.data.session.id}" if len(case.sessions) > 1 else "the log"
     return f"for {duration(total)} ({share:.0%} of {whole}){pieces}{clock}{ranks}"

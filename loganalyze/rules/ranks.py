@@ -10,6 +10,7 @@ import polars as pl
 from loganalyze.capacity import predict
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import at_least, joined, spans, within
+from loganalyze.lengths import duration
 from loganalyze.model import Action, Episode, Finding, Severity
 from loganalyze.rules.flags import release_key
 from loganalyze.rules.held import (
@@ -24,7 +25,7 @@ from loganalyze.rules.held import (
     these,
     waiting,
 )
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.timeline import as_float
 
 

@@ -20,6 +20,7 @@ import polars as pl
 
 from loganalyze import docstrings
 from loganalyze.errors import UsageError
+from loganalyze.lengths import duration
 from loganalyze.model import CheckStatus, Finding, SessionData, Severity
 from loganalyze.rules import deaths
 from loganalyze.signals import Rank, Signals
@@ -182,15 +183,6 @@ class Case:
     def arg(self, name: str, default: object = None) -> object:
         """Return a server argument as printed, or `default`."""
         return self.signals.session.config.arg(name, default)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say it: `42 s`, `12.5 min`, `3.1 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.1f} min".replace(".0 min", " min")
-    return f"{seconds / 3600:.1f} h"
 
 
 Judge = Callable[[Case, Limits], Finding | Clear]

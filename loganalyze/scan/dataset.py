@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from loganalyze import derive, schema
+from loganalyze.lengths import covered_s
 from loganalyze.model import Finding, Report, SessionData, Severity
 from loganalyze.scan import inputs
 from loganalyze.schema import Column
@@ -242,7 +242,7 @@ def _run(
     start, end = derive.time_span(*(d.batch for d in split), *(d.event for d in split))
     duration = (end - start).total_seconds() if start and end else None
     problems = [f for f in report.findings if f.severity >= Severity.WARNING]
-    problem_s = covered_s(problems)
+    problem_s = covered_s(e for f in problems for e in f.episodes)
     # The smallest pool is the one that fills first; its measures belong together.
     known = [s.capacity for s in sessions if s.capacity.kv_tokens]
     capacity = min(known, key=lambda c: c.kv_tokens or 0, default=None)
@@ -325,7 +325,7 @@ def _finding(run: str, f: Finding, report: Report) -> dict[str, Any]:
         "summary": f.summary,
         "start": min(starts, default=None),
         "end": max(ends, default=None),
-        "duration_s": covered_s([f]),
+        "duration_s": covered_s(f.episodes),
         "episodes": len(f.episodes),
         "first_line": min((e.first_line for e in lines), default=None),
         "last_line": max((e.last_line for e in lines), default=None),
@@ -358,16 +358,6 @@ def _episodes(run: str, f: Finding) -> list[dict[str, Any]]:
         }
         for e in f.episodes
     ]
-
-
-def covered_s(findings: Iterable[Finding]) -> float:
-    """Return the seconds within the episodes of findings, overlaps counted once."""
-    spans = sorted((e.start, e.end) for f in findings for e in f.episodes if e.start and e.end)
-    total, reached = timedelta(), datetime.min
-    for start, end in spans:
-        total += max(timedelta(), end - max(start, reached))
-        reached = max(reached, end)
-    return total.total_seconds()
 
 
 def _series(run: str, split: Sequence[SessionData]) -> pl.DataFrame:

@@ -100,7 +100,9 @@ def test_numbers_are_said_as_people_read_them(value: Any, unit: str, said: str) 
     ("seconds", "said"),
     [
         (0, "0 s"),
+        (0.034, "0.034 s"),
         (2.5, "2.5 s"),
+        (9.97, "10 s"),
         (59.4, "59 s"),
         (60, "1 min"),
         (2_561, "42 min 41 s"),
@@ -111,7 +113,8 @@ def test_numbers_are_said_as_people_read_them(value: Any, unit: str, said: str) 
     ],
 )
 def test_durations(seconds: float, said: str) -> None:
-    assert words.duration(seconds) == said
+    """In a claim, beside its lines, and as the value of an evidence with the unit s."""
+    assert words.duration(seconds) == words.number(seconds, "s") == said
 
 
 def test_times_without_a_date_say_the_day_they_count() -> None:

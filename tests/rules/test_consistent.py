@@ -423,3 +423,16 @@ def test_a_fraction_is_between_nought_and_one(value):
     with pytest.raises(UsageError, match="between 0 and 1"):
         rules.checked_overrides({"KV001.enter_usage": value})
     assert rules.checked_overrides({"KV001.enter_usage": 1, "KV001.report_s": 95})
+
+
+# -- one spell, one length --------------------------------------------------------------------
+
+
+def test_a_claim_tells_the_length_that_stands_beside_its_lines():
+    """A line a second: full from second 60 to second 360, which is 5 min from stamp to stamp."""
+    full = [0.4] * 60 + [0.99] * 301 + [0.4] * 120
+    queue = [0] * 60 + [40] * 301 + [0] * 120
+    found = outcomes(text(capacity(), decode(usage=full, queue=queue)))["KV001"].finding
+    (episode,) = found.episodes
+    assert episode.duration_s == 300
+    assert " for 5 min (62% of the log) from " in found.summary

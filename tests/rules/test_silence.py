@@ -81,7 +81,7 @@ def test_only_access_lines_after_requests_that_wait_are_a_hang():
     """120 lines to second 119, health checks from 130 to 3,730: one hour without a line."""
     busy = decode_lines(usage=[0.5] * 120, queue=3, running=1)
     found = outcomes(text(capacity(), busy, health(130, 3730)))["HNG001"].finding
-    assert "Nothing was computed for 60.2 min" in found.summary
+    assert "Nothing was computed for 1 h 00 min" in found.summary
     assert "although 1 request was running and 3 waiting" in found.summary
     assert (str(found.severity), found.confidence) == ("critical", "medium")
     assert found.evidence[0].value == 3611
@@ -92,7 +92,7 @@ def test_only_access_lines_after_requests_that_could_end_are_idle_time():
     busy = decode_lines(usage=[0.5] * 120, queue=0, running=1)
     found = outcomes(text(capacity(), busy, health(130, 3730)))["HNG001"]
     assert found.status == "clear"
-    assert "only access lines follow for 60.2 min" in found.reason
+    assert "only access lines follow for 1 h 00 min" in found.reason
 
 
 def test_a_log_that_just_ends_is_no_silence():

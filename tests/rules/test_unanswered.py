@@ -100,7 +100,7 @@ def test_merged_lines_tell_a_busy_server_from_one_that_hangs(width):
     """A line every second or two; the check fails among them, or into a silence of 60 s."""
     for silence, said in (
         (0, "although decoding went on"),
-        (60, "hangs: Health check failed, 60 s after its last statistics line"),
+        (60, "hangs: Health check failed, 1 min after its last statistics line"),
     ):
         w = served()
         w.wait(silence)

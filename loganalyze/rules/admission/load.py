@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.lengths import duration
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import (
     Held,
@@ -20,7 +21,7 @@ from loganalyze.rules.held import (
     shown,
     spell,
 )
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
 

@@ -9,6 +9,7 @@ import polars as pl
 from loganalyze import derive
 from loganalyze.capacity import pool
 from loganalyze.capacity.steps import MIN_LINES
+from loganalyze.lengths import duration
 from loganalyze.model import Capacity, Evidence
 from loganalyze.rules.held import Held, shown, these
 from loganalyze.rules.registry import Case
@@ -161,7 +162,7 @@ def burn_down(held: Held) -> list[Evidence]:
             "s",
             (row["source"], row["line_no"]),
             f"(1 - {usage:.2f}) x {rank.kv_tokens:,} / {row['gen_throughput']:.0f} token/s while "
-            f"nothing finishes; it was full after {actual:.0f} s",
+            f"nothing finishes; it was full after {duration(actual)}",
             0,
         )
     ]

@@ -6,10 +6,11 @@ import math
 
 import polars as pl
 
+from loganalyze.lengths import duration
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import Held, act, confidence, shown, these
 from loganalyze.rules.kv.evidence import like_the_model
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
+from loganalyze.lengths import duration
 from loganalyze.model import Action, Finding, Severity
 from loganalyze.rules import flags
 from loganalyze.rules.held import (
@@ -33,7 +34,6 @@ from loganalyze.rules.registry import (
     Limit,
     Limits,
     NotApplicable,
-    duration,
     rule,
 )
 from loganalyze.signals import Rank

@@ -10,11 +10,12 @@ import polars as pl
 
 from loganalyze import mixed, timeline
 from loganalyze.fatal import STOPS, class_of
+from loganalyze.lengths import duration
 from loganalyze.model import Episode, Evidence, Finding, SessionData, Severity
 from loganalyze.rules import deaths
 from loganalyze.rules.held import event_text, shown
 from loganalyze.rules.lifecycle.remedies import after_crash
-from loganalyze.rules.registry import Case, Clear, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limits, NotApplicable, rule
 
 
 @rule(

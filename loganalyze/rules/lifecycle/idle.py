@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from loganalyze.episodes import between, spans
+from loganalyze.lengths import duration
 from loganalyze.model import Episode, Finding, Severity
 from loganalyze.rules.held import Held, hold, need_stamps, others_busy, shown
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 
 
 @rule(

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from loganalyze.episodes import between, point
+from loganalyze.lengths import duration
 from loganalyze.model import Action, Episode, Finding, Severity
 from loganalyze.rules.held import (
     act,
@@ -21,7 +22,7 @@ from loganalyze.rules.held import (
 )
 from loganalyze.rules.lifecycle.remedies import see_the_ranks
 from loganalyze.rules.lifecycle.unanswered import printed_around, unanswered, while_computing
-from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, duration, rule
+from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import Gap, as_float
 

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from loganalyze.episodes import joined
+from loganalyze.lengths import duration
 from loganalyze.model import Finding, Severity
 from loganalyze.rules.held import Held, act, all_episodes, shown, spell
 from loganalyze.rules.prefill.chunks import need_chunk_size
@@ -87,17 +88,19 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
         )
     if worst is None:
         return Clear(f"no prompt stopped decoding for {limits['stall_s']:.0f} s")
-    length = worst["ends"] - worst["t"]
-    longest = case.signals.session.config.context_len
-    one = not longest or worst["new_token"] <= longest
+    episodes = all_episodes(pieces)
+    most = max(episodes, key=lambda e: e.duration_s).duration_s
+    longest = f", {duration(most)} the longest" if len(episodes) > 1 else ""
+    allowed = case.signals.session.config.context_len
+    one = not allowed or worst["new_token"] <= allowed
     what = (
         f"A prompt of at least {worst['new_token']:,} tokens"
         if one
         else f"Long prompts one after the other, {worst['new_token']:,} tokens together,"
     )
     return Finding(
-        summary=f"{what} stopped decoding for {length:.0f} s {spell(case, pieces)}",
-        episodes=all_episodes(pieces),
+        summary=f"{what} stopped decoding {spell(case, pieces)}{longest}",
+        episodes=episodes,
         evidence=[
             shown(
                 "chunks computed back to back",
