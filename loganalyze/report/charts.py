@@ -178,7 +178,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything that the main figure shows."""
+    """Everything that the main figure shows.
+
+    `undrawn` names the causes and events that have no lane for want of room.
+    """
 
     by_time: bool
     x0: float
@@ -192,6 +195,7 @@ class Timeline:
     curves: Sequence[Curve]
     references: Sequence[Reference]
     lanes: Sequence[Lane]
+    undrawn: Sequence[str]
     restarts: Sequence[tuple[float, str]]
     gaps: Sequence[tuple[float, float]]
 
@@ -263,6 +267,7 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     panels = [p for p in present if p.id not in zero or p.id == "usage"]
     tops = {p.id: _top(p, curves, references) for p in panels}
     references = [r for r in references if r.panel in tops and r.y <= tops[r.panel]]
+    lanes, undrawn = _lanes(report, by_time, x0, x1)
     return Timeline(
         by_time=by_time,
         x0=x0,
@@ -275,7 +280,8 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
         tops=tops,
         curves=[c for c in curves if c.panel in tops],
         references=[r for p in panels for r in _labelled(references, p.id, tops[p.id], x0, x1)],
-        lanes=_lanes(report, by_time, x0, x1),
+        lanes=lanes,
+        undrawn=undrawn,
         restarts=list(_restarts(report, drawn, by_time)),
         gaps=sorted(
             {(ms(a), ms(b)) for s in drawn for a, b in s.gaps if by_time} if len(keys) == 1 else ()
@@ -571,15 +577,20 @@ def nice(value: float) -> float:
     return next((s * scale for s in steps if s * scale >= value), 10 * scale)
 
 
-def _lanes(report: Report, by_time: bool, x0: float, x1: float) -> list[Lane]:
-    """Return the rows above the panels: findings worst first, then events."""
+def _lanes(
+    report: Report, by_time: bool, x0: float, x1: float
+) -> tuple[list[Lane], Sequence[str]]:
+    """Return the rows above the panels, findings worst first, then events; and what has none."""
     lanes: dict[str, Lane] = {}
+    undrawn: dict[str, None] = {}
     worst = sorted(enumerate(report.findings), key=lambda pair: -pair[1].severity)
     for i, f in worst:
         spans = merge(list(_spans(f, by_time)), (x1 - x0) / 500)
         inside = [(max(a, x0), min(b, x1)) for a, b in spans if b >= x0 and a <= x1]
         known = lanes.get(f.code)
-        if inside and (known or len(lanes) < MAX_LANES):
+        if inside and not known and len(lanes) == MAX_LANES:
+            undrawn[f.code] = None
+        elif inside:
             shade = f.severity >= Severity.WARNING and f.explained_by is None
             lanes[f.code] = Lane(
                 label=words.shorten(f.code, 8),
@@ -593,11 +604,13 @@ def _lanes(report: Report, by_time: bool, x0: float, x1: float) -> list[Lane]:
     for kind in dict.fromkeys(e.kind for e in report.events if e.kind not in _USUAL):
         times = [ms(t) for e in report.events if e.kind == kind for t in e.times]
         moments = [(t, t) for t in sorted(times) if by_time and x0 <= t <= x1]
-        if moments and len(events) < MAX_EVENT_LANES:
+        name = words.shorten(words.EVENTS.get(kind, kind.replace("_", " ")), 60)
+        if moments and len(events) == MAX_EVENT_LANES:
+            undrawn[name] = None
+        elif moments:
             label = words.shorten(_SHORT.get(kind, kind), 20)
-            name = words.shorten(words.EVENTS.get(kind, kind.replace("_", " ")), 60)
             events.append(Lane(label, name, "event", (), moments))
-    return [*lanes.values(), *events]
+    return [*lanes.values(), *events], list(undrawn)
 
 
 def _spans(finding: Finding, by_time: bool) -> Iterator[tuple[float, float]]:

@@ -566,9 +566,9 @@ def removed(report: Report) -> str:
     args = [k.removeprefix(_ARGUMENT) for k in report.redacted if k.startswith(_ARGUMENT)]
     said = [f"{k} ({n:,})" for k, n in report.redacted.items() if not k.startswith(_ARGUMENT)]
     if args:
-        more = f" and {len(args) - 8} more" if len(args) > 8 else ""
-        said.append(f"the values of {', '.join(args[:8])}{more}")
-    return f"Removed: {'; '.join(said[:12])}."
+        said.append(f"the values of {words.some(args, 8)}")
+    rest = [words.more(len(said) - 12, "kind")] if len(said) > 12 else []
+    return f"Removed: {'; '.join([*said[:12], *rest])}."
 
 
 def events(report: Report) -> list[Event]:

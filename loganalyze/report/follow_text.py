@@ -76,7 +76,7 @@ def view(status: StatusLine, width: int, color: bool = False) -> list[str]:
         said = wrap(_finding(finding), width - 4)
         lines += [f"  {line}" for line in (said if len(said) < 3 else [said[0], f"{said[1]} …"])]
     if len(status.active) > _FINDINGS:
-        lines.append(f"  and {len(status.active) - _FINDINGS} more findings")
+        lines.append(f"  and {len(status.active) - _FINDINGS} more findings: with --json")
     return lines
 
 

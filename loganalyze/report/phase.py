@@ -16,7 +16,8 @@ from loganalyze.report.charts import coarsen, ms, nice
 
 #: Fewer points are no cloud: a server under one constant load is a single dot.
 _FEWEST = 8
-
+#: Levels of what fits that are drawn, the lowest first; each session may have its own.
+_CEILINGS = 4
 
 #: Room that a character of a ceiling's label takes on a phone: a share of the width.
 _CHAR = 0.021
@@ -36,7 +37,8 @@ class Phase:
 
     `age` runs from 0 (first) to 1 (last). `model` is the fitted curve, where there is one.
     Of several ranks it is the one that the verdict speaks of; `rank` names it. `passes`: at
-    times more ran than what fits at the usual length.
+    times more ran than what fits at the usual length. `undrawn` counts higher levels of what
+    fits that have no line.
     """
 
     x: Sequence[float]
@@ -51,6 +53,7 @@ class Phase:
     model: Sequence[tuple[float, float]]
     at_ceiling: float | None
     rank: str = ""
+    undrawn: int = 0
 
 
 def lay_out(report: Report, factor: int = 1) -> Phase | None:
@@ -78,7 +81,7 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
     fits = {s.id: s.capacity.requests_fit for s in report.sessions if s.id in used}
     levels = sorted({f for f in fits.values() if f and f <= 3 * peak})
     caps = {s.capacity.max_running_req for s in report.sessions if s.id in used}
-    marks = [(float(f), f"{f:,} fit") for f in levels[:4]]
+    marks = [(float(f), f"{f:,} fit") for f in levels[:_CEILINGS]]
     marks += [(float(c), f"cap {c:,}") for c in sorted(c for c in caps if c and c <= 1.5 * peak)]
     top_x = nice(max([peak, *(x for x, _ in marks)]) * 1.04)
     near = [r for r in rows if (f := fits.get(r[4])) and r[0] >= 0.8 * f]
@@ -97,6 +100,7 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
         model=model,
         at_ceiling=len(near) / len(known) if known else None,
         rank=charts.rank_name(report, only) if only else "",
+        undrawn=max(0, len(levels) - _CEILINGS),
     )
 
 

@@ -16,6 +16,11 @@ from loganalyze.report import facts, tree, words
 MAX_LINES = 59
 _TEXT = 300
 _QUOTE = 200
+#: Findings in full and in one line, their quoted lines and actions, logs, sessions, and inputs
+#: not analysed that the block shows.
+_FULL, _SHORT, _QUOTES, _ACTIONS, _LOGS, _SESSIONS, _UNREADABLE = 3, 6, 2, 2, 3, 4, 2
+#: Where the rest is.
+_REST = "in the HTML and JSON forms"
 #: A space of no width: breaks a mention or reference and shows nothing.
 _BREAK = "\u200b"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~])")
@@ -30,19 +35,18 @@ def render(report: Report) -> str:
     report = words.safe(report)
     lines = [*_verdict(report), "", *_facts(report), ""]
     top = tree.grow(report.findings)
-    full = [node for node in top if node.finding.severity > Severity.INFO][:3]
+    full = [node for node in top if node.finding.severity > Severity.INFO][:_FULL]
     for node in full:
         lines += [*_finding(node), ""]
     others = [node for node in _every(top) if node not in full]
     if others:
         lines += ["**Also found**", ""]
-        lines += [_one(node) for node in others[:6]]
-        lines += [f"- {len(others) - 6} more"] if len(others) > 6 else []
-        lines += [""]
+        lines += [_one(node) for node in others[:_SHORT]]
+        lines += [*_left_out(len(others) - _SHORT, "finding"), ""]
     foot = list(_foot(report))
     room = MAX_LINES - len(foot)
     if len(lines) > room:  # the foot stays: it says how the block came about
-        lines = [*lines[: room - 2], "- more in the HTML and JSON forms", ""]
+        lines = [*lines[: room - 2], f"- and more: {_REST}", ""]
     return "\n".join([*lines, *foot]) + "\n"
 
 
@@ -77,21 +81,23 @@ def _verdict(report: Report) -> Iterator[str]:
 def _facts(report: Report) -> Iterator[str]:
     yield "| What | Value |"
     yield "| --- | --- |"
-    for log in report.sources[:3]:
+    for log in report.sources[:_LOGS]:
         size = f"{words.plural(log.lines, 'line')}, SHA-256 {code(log.sha256[:16])}"
         yield f"| Log {code(words.name(log.name))} | {size} |"
-    if len(report.sources) > 3:
-        yield f"| Further logs | {len(report.sources) - 3} |"
-    for s in report.sessions[:4]:
+    if len(report.sources) > _LOGS:
+        yield f"| Further logs | {len(report.sources) - _LOGS}: {_REST} |"
+    for s in report.sessions[:_SESSIONS]:
         size = prose(_capacity(report, s) or "no size printed")
         yield f"| {_session(s, len(report.sessions))} | {size} |"
-    if len(report.sessions) > 4:
-        yield f"| Further sessions | {len(report.sessions) - 4} |"
+    if len(report.sessions) > _SESSIONS:
+        yield f"| Further sessions | {len(report.sessions) - _SESSIONS}: {_REST} |"
     c = report.coverage
     unread = f"{c.lines_unrecognised:,} not understood"
     yield f"| Coverage | {c.lines_total:,} lines, {c.lines_batch:,} statistics, {unread} |"
-    for u in report.unreadable[:2]:
+    for u in report.unreadable[:_UNREADABLE]:
         yield f"| Not analysed: {code(u.name)} | {prose(u.message, 120)} |"
+    if len(report.unreadable) > _UNREADABLE:
+        yield f"| Further inputs not analysed | {len(report.unreadable) - _UNREADABLE}: {_REST} |"
 
 
 def _session(s: Session, n: int) -> str:
@@ -122,7 +128,7 @@ def _every(nodes: Sequence[tree.Node]) -> list[tree.Node]:
 
 
 def _finding(node: tree.Node) -> Iterator[str]:
-    """Write one finding in at most ten lines."""
+    """Write one finding in at most twelve lines."""
     f = node.finding
     yield f"**{words.severity(f.severity)}: {prose(f.code)} {prose(f.name)}**"
     yield ""
@@ -135,13 +141,22 @@ def _finding(node: tree.Node) -> Iterator[str]:
         more = f"; {len(f.episodes)} spells, this is the longest" if len(f.episodes) > 1 else ""
         where = code(words.place_of(e))
         yield f"- When: {prose(words.span(e.start, e.end))}, {where}{more}"
-    for item in words.quotes(f.evidence)[:2]:
+    quotes = words.quotes(f.evidence)
+    for item in quotes[:_QUOTES]:
         yield f"- {code(words.place(item.source, item.line_no))} {code(item.quote or '')}"
-    for action in f.actions[:2]:
+    yield from _left_out(len(quotes) - _QUOTES, "quoted line")
+    for action in f.actions[:_ACTIONS]:
         effect = f" → {prose(action.effect)}" if action.effect else ""
         yield f"- Do: {prose(action.text)} {code(words.change(action))}{effect}"
+    yield from _left_out(len(f.actions) - _ACTIONS, "action")
     if f.competing:
         yield f"- Other causes weighed: {prose(f.competing)}"
+
+
+def _left_out(n: int, what: str) -> Iterator[str]:
+    """Say how much of a list the block leaves out, and where it is."""
+    if n > 0:
+        yield f"- {words.more(n, what, _REST)}"
 
 
 def _one(node: tree.Node) -> str:

@@ -118,6 +118,10 @@ def timeline_body(t: Timeline) -> tuple[Markup, int]:
     for lane in t.lanes:
         out += _lane(t, lane, y)
         y += _LANE
+    if t.undrawn:
+        said = f"no room for {words.some(t.undrawn, 6)}: see the findings and events"
+        out.append(_text("0", y + 9, said, "dim lane"))
+        y += _LANE
     y += 4 if t.lanes else 0
     if t.restarts:
         y += _ABOVE

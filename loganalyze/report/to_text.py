@@ -16,11 +16,13 @@ from loganalyze.report import facts, tree, words
 MAX_WIDTH = 100
 _MIN_WIDTH = 40
 _LABEL = 10
-#: Evidence, quoted lines, actions and episodes of one finding that a terminal shows.
-_SHOWN = 6
-_QUOTES = 2
+#: Evidence, actions, quoted lines and episodes of one finding that a terminal shows.
+_SHOWN, _QUOTES, _SPELLS = 6, 2, 3
 _QUOTE_CHARS = 240
-_FINDINGS = 12
+#: Findings, logs, sessions, notes of one session and lines not understood that it shows.
+_FINDINGS, _LOGS, _SESSIONS, _NOTES, _SAMPLES = 12, 5, 8, 2, 2
+#: Where the rest is: the page has more of it, the JSON form all.
+_REST, _ALL = "in the HTML report, and with --json", "with --json"
 _TONES = {
     "critical": "1;31",
     "saturated": "1;31",
@@ -50,7 +52,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
         _finding(page, node, several=len(report.sessions) > 1)
     if len(top) > _FINDINGS:
         page.gap()
-        page.put(f"{len(top) - _FINDINGS} more findings are in the HTML and JSON forms.")
+        page.put(words.more(len(top) - _FINDINGS, "finding", _REST))
     page.gap()
     _checks(page, report)
     _capacity(page, report, pool)
@@ -160,11 +162,10 @@ def _cut(line: str, width: int) -> int:
 
 
 def _head(page: _Page, report: Report) -> None:
-    for s in report.sources[:5]:
+    for s in report.sources[:_LOGS]:
         tz = f", {s.tz}" if s.tz else ""
         page.put(f"{words.name(s.name)}: {words.plural(s.lines, 'line')}, {s.kind}{tz}")
-    if len(report.sources) > 5:
-        page.put(f"and {len(report.sources) - 5} more logs")
+    _left_out(page, len(report.sources) - _LOGS, "log")
     for u in report.unreadable:
         hint = f" ({u.hint})" if u.hint else ""
         page.put(f"not analysed: {u.name}: {u.message}{hint}")
@@ -183,39 +184,37 @@ def _finding(page: _Page, node: tree.Node, indent: int = 0, *, several: bool) ->
     page.put(f.summary, inner)
     if node.same:
         page.put(tree.sessions_said(node), inner, label="held in")
-    for i, e in enumerate(shown := words.longest(f.episodes, 1 if short else 3)):
+    for i, e in enumerate(shown := words.longest(f.episodes, 1 if short else _SPELLS)):
         rank = f", {e.rank}" if e.rank else ""
         where = words.place_of(e)
         label = " " if i else "when"
         page.put(f"{words.span(e.start, e.end)}{rank}", inner, label=label, right=where)
-    if len(f.episodes) > len(shown):
-        more = len(f.episodes) - len(shown)
-        page.put(f"and {words.plural(more, 'shorter spell')}", inner, label=" ")
+    _left_out(page, len(f.episodes) - len(shown), "spell", inner, _ALL)
     for i, item in enumerate(() if short else f.evidence[:_SHOWN]):
         formula = f" = {item.formula}" if item.formula else ""
         said = f"{item.label}: {words.number(item.value, item.unit)}{formula}"
         where = words.place(item.source, item.line_no)
         page.put(said, inner, label=" " if i else "evidence", right=where)
     if not short:
-        _left_out(page, len(f.evidence) - _SHOWN, "more row", inner)
-    for item in () if short else words.quotes(f.evidence)[:_QUOTES]:
+        _left_out(page, len(f.evidence) - _SHOWN, "row", inner)
+    quotes = () if short else words.quotes(f.evidence)
+    for item in quotes[:_QUOTES]:
         quote = words.shorten(item.quote or "", _QUOTE_CHARS)
         page.put(f"{words.place(item.source, item.line_no)} {quote}", inner, label="log")
+    _left_out(page, len(quotes) - _QUOTES, "quoted line", inner)
     for i, action in enumerate(f.actions[: 1 if short else _SHOWN], start=1):
         _action(page, action, inner, f"do {i}")
-    if not short:
-        _left_out(page, len(f.actions) - _SHOWN, "more action", inner)
+    _left_out(page, len(f.actions) - (1 if short else _SHOWN), "action", inner)
     if f.competing and not short:
         page.put(f.competing, inner, label="weighed")
     for child in node.children:
         _finding(page, child, min(inner, 8), several=several)
 
 
-def _left_out(page: _Page, count: int, what: str, indent: int) -> None:
-    """Say how many rows a terminal is spared, and where they are."""
-    if count > 0:
-        said = f"and {words.plural(count, what)}: in the HTML report, and with --json"
-        page.put(said, indent, label=" ")
+def _left_out(page: _Page, n: int, what: str, indent: int = 0, where: str = _REST) -> None:
+    """Say how much of a list a terminal is spared, and where it is."""
+    if n > 0:
+        page.put(words.more(n, what, where), indent, label=" ")
 
 
 def _action(page: _Page, action: Action, indent: int, label: str) -> None:
@@ -241,13 +240,15 @@ def _checks(page: _Page, report: Report) -> None:
 
 
 def _capacity(page: _Page, report: Report, pool: str) -> None:
-    for s in report.sessions[:8]:
+    for s in report.sessions[:_SESSIONS]:
         said = ", ".join(_capacity_words(s, pool))
         if said:
             which = f"session {s.id}: " if len(report.sessions) > 1 else ""
             page.put(which + said, label="capacity")
-        for note in s.capacity.notes[:2]:
+        for note in s.capacity.notes[:_NOTES]:
             page.put(note, label=" ")
+        _left_out(page, len(s.capacity.notes) - _NOTES, "note")
+    _left_out(page, len(report.sessions) - _SESSIONS, "session", where=_ALL)
 
 
 def _capacity_words(s: Session, pool: str) -> Iterator[str]:
@@ -283,8 +284,9 @@ def _coverage(page: _Page, report: Report) -> None:
         page.put(facts.removed(report), label=" ")
     for note in c.notes[:3]:
         page.put(note, label=" ")
-    for s in c.samples[:2]:
+    for s in c.samples[:_SAMPLES]:
         page.put(f"{words.place(s.source, s.line_no)} {words.shorten(s.text, 120)}", label=" ")
+    _left_out(page, len(c.samples) - _SAMPLES, "such line")
 
 
 def _verdict(page: _Page, report: Report) -> None:

@@ -271,6 +271,22 @@ def plural(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+#: Where a page says that the rest of a list is.
+IN_JSON = "in the JSON form"
+
+
+def more(n: int, one: str, where: str = IN_JSON, many: str = "") -> str:
+    """Say how much of a list is left out and where it is; empty where nothing is."""
+    said = plural(n, f"more {one}", f"more {many}" if many else "")
+    return f"and {said}: {where}" if n > 0 else ""
+
+
+def some(items: Sequence[object], most: int) -> str:
+    """Say the first of some items, and how many follow: `1, 2, 3 and 12 more`."""
+    rest = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + rest
+
+
 def runs_in_trouble(problems: int, runs: int) -> str:
     """Say how many of the runs of an archive had a problem."""
     if not runs:

@@ -521,7 +521,7 @@ def _undetermined(outcomes: Sequence[Outcome], split: Sequence[SessionData]) -> 
     long = any(a and b and b - a >= timedelta(minutes=1) for a, b in spans)
     more = f"{'more' if long else 'a minute'} of the server's log under load would do"
     return (
-        f"Cannot tell from this log: it holds {'; '.join(lengths[:3])}, too little to judge"
+        f"Cannot tell from this log: it holds {_lengths(lengths)}, too little to judge"
         f"{f' ({seen})' if seen else ''}; {more}."
     )
 
@@ -587,7 +587,13 @@ def _healthy(outcomes: Sequence[Outcome]) -> str:
         extra = ", and the server could take more: its clients do not ask for it"
     else:
         extra = ""
-    return f"No problem found in {'; '.join(lengths[:3])}{extra}."
+    return f"No problem found in {_lengths(lengths)}{extra}."
+
+
+def _lengths(said: Sequence[str]) -> str:
+    """Say how much log the first sessions hold, and that others follow."""
+    more = ", and more in other sessions" if len(said) > 3 else ""
+    return f"{'; '.join(said[:3])}{more}"
 
 
 def _healthy_confidence(

@@ -72,7 +72,7 @@ def transfers_fail(case: Case, limits: Limits) -> Finding | Clear:
     n = f"{rows.height:,} request" + "s" * (rows.height != 1)
     why = ", ".join(
         reason if len(reasons) == 1 else f"{reason} ({count:,})" for reason, count in reasons[:3]
-    )
+    ) + (f" and {len(reasons) - 3} more reasons" if len(reasons) > 3 else "")
     since = f" from {first['time']:%H:%M:%S}" if first["time"] else ""
     episodes = spells_of(rows)
     spells = f" in {len(episodes)} spells" if len(episodes) > 1 else ""

@@ -13,7 +13,7 @@ import pytest
 import samples
 
 from loganalyze.model import Episode, Lever, Plan
-from loganalyze.report import charts, facts, phase, plan_to_text, to_html
+from loganalyze.report import charts, facts, phase, plan_to_text, to_html, to_svg
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "path", "rect"}
 
@@ -377,7 +377,7 @@ def test_where_a_page_grows_too_large_the_live_figures_go_last(
     page = to_html.render(report)
     assert len(page.encode()) <= 2_200_000
     assert 'id="page-data"' in page
-    assert " more in the JSON form" in page
+    assert "more findings: in the JSON form." in page
     monkeypatch.setattr(to_html, "MAX_BYTES", 300_000)  # less than plotly.js alone
     page = to_html.render(report)
     assert len(page.encode()) <= 300_000
@@ -427,5 +427,22 @@ def test_rows_that_are_left_out_are_counted() -> None:
     )
     finding = replace(samples.KV001, evidence=evidence, actions=samples.KV001.actions[:1] * 9)
     text = Page(to_html.render(replace(samples.founding(), findings=(finding,)))).text
-    for left_out in (30 - 20, 9 - 8, 30 - 8):  # evidence, things to do, quoted lines
-        assert f"{left_out} more in the JSON form." in text
+    for left_out in ("10 more rows", "1 more action", "22 more lines"):  # of 30, 9 and 30
+        assert f"And {left_out}: in the JSON form." in text
+
+
+def test_causes_and_events_without_a_lane_are_named() -> None:
+    """Nine causes and five kinds of events are one too many of each for the timeline."""
+    report = samples.founding()
+    codes = [f"KV{i:03}" for i in range(11, 20)]
+    happened = next(e for e in report.events if e.kind == "retract")
+    kinds = ["kv_oom", "exception", "traceback", "leak", "sigterm"]
+    report = replace(
+        report,
+        findings=[replace(samples.KV001, code=code, name="") for code in codes],
+        events=[replace(happened, kind=kind) for kind in kinds],
+    )
+    text = Page(to_html.render(report)).text
+    left_out = "KV019, SIGTERM received"
+    assert f"no room for {left_out}, which the findings and events below have" in text
+    assert f"no room for {left_out}: see the findings and events" in to_svg.render(report)

@@ -116,5 +116,5 @@ def test_the_longest_block_stays_under_60_lines_and_keeps_its_foot() -> None:
     )
     lines = to_markdown.render(full).splitlines()
     assert len(lines) == 59
-    assert "- more in the HTML and JSON forms" in lines
+    assert "- and more: in the HTML and JSON forms" in lines
     assert lines[-1].startswith("Made by loganalyze")

@@ -51,6 +51,31 @@ def test_rows_that_a_terminal_is_spared_are_counted(rows: int, said: str) -> Non
     assert not said or f"and {said}: in the HTML report, and with --json" in text
 
 
+def test_sessions_logs_and_quoted_lines_beyond_those_shown_are_counted() -> None:
+    """Eight sessions, five logs, and of a finding two quoted lines and three spells are shown."""
+    one = samples.founding()
+    session = replace(one.sessions[0], capacity=replace(one.sessions[0].capacity, notes=()))
+    quoted = [replace(samples.KV001.evidence[0], line_no=i, quote=f"q {i}") for i in range(5)]
+    text = to_text.render(
+        replace(
+            one,
+            sessions=[replace(session, id=i) for i in range(1, 31)],
+            sources=[one.sources[0]] * 7,
+            findings=[
+                replace(samples.KV001, evidence=quoted, episodes=samples.KV001.episodes * 4)
+            ],
+        )
+    )
+    assert text.count("159,277 KV tokens (") == 8
+    for said in (
+        "and 22 more sessions: with --json",
+        "and 2 more logs: in the HTML report, and with --json",
+        "and 3 more quoted lines: in the HTML report, and with --json",
+        "and 1 more spell: with --json",
+    ):
+        assert said in text
+
+
 def test_what_follows_from_a_cause_is_indented_under_it() -> None:
     lines = to_text.render(samples.founding()).splitlines()
     nested = [line for line in lines if "KV004 retraction-storm" in line]
