@@ -59,6 +59,11 @@ class Held:
         return self.lines.filter("decode")
 
     @cached_property
+    def prefill(self) -> pl.DataFrame:
+        """The rank's prefill lines inside the spans."""
+        return self.lines.filter("prefill")
+
+    @cached_property
     def episodes(self) -> list[Episode]:
         """The spans with lines and stamps."""
         return eps.episodes(self.rank, self.spans)
@@ -109,8 +114,8 @@ class Held:
             rows = rows.filter("decode")
         if value is None or not rows.height:
             return shown(label, value, unit, digits=digits)
-        alike = self.at(rows, int((rows["_value"] - value).abs().arg_min() or 0))
-        return shown(label, value, unit, alike, f"time-weighted mean of {these(rows)}", digits)
+        near = alike(rows, pl.col("_value"), value)
+        return shown(label, value, unit, near, f"time-weighted mean of {these(rows)}", digits)
 
     def line(self, column: str | pl.Expr, *, least: bool = False) -> tuple[str | None, int | None]:
         """Return (source, line_no) of the line with the highest (lowest) value of a column."""
@@ -127,6 +132,31 @@ class Held:
         return rows["source"][place], int(rows["line_no"][place])
 
 
+def alike(rows: pl.DataFrame, values: pl.Expr, value: float) -> tuple[str | None, int | None]:
+    """Return where the line stands that prints most nearly a value which is of many lines."""
+    printed = rows.with_columns(_value=values).drop_nulls("_value")
+    if not printed.height:
+        return None, None
+    return Held.at(printed, int((printed["_value"] - value).abs().arg_min() or 0))
+
+
+def largest_prefill(held: Held) -> list[Evidence]:
+    """Return the largest prefill batch, with its line."""
+    rows = held.prefill.drop_nulls("new_token")
+    if not rows.height:
+        return []
+    at = int(rows["new_token"].arg_max() or 0)
+    return [
+        shown(
+            "largest prefill batch",
+            rows["new_token"][at],
+            "tokens",
+            Held.at(rows, at),
+            "#new-token",
+        )
+    ]
+
+
 def these(rows: pl.DataFrame) -> str:
     """Say which lines some rows are, from the first to the last: `decode lines 12 to 90`.
 
@@ -134,9 +164,19 @@ def these(rows: pl.DataFrame) -> str:
     """
     if not rows.height:
         return "no line"
-    kind = "decode line" if rows["decode"].all() else "line"
+    decode = rows["decode"]
+    kind = "decode line" if decode.all() else "line" if decode.any() else "prefill line"
     first, last = (rows.select("source", "line_no").row(place) for place in (0, -1))
     return derive.from_to(kind, first, last)
+
+
+def over(rows: pl.DataFrame) -> str:
+    """Say what a share or a sum is over: `over prefill lines 12 to 90 (44 of them)`.
+
+    Such a value stands in no line of its own; a row of a long log may stand for several.
+    """
+    n = int(rows["lines"].sum()) if rows.height else 0
+    return f"over {these(rows)}{f' ({n:,} of them)' if n > 1 else ''}"
 
 
 def hold(ranks: Iterable[Rank], judge: Callable[[Rank], Sequence[Span]]) -> list[Held]:

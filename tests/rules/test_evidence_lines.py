@@ -151,3 +151,22 @@ def test_what_is_a_sum_over_ranks_cites_no_line_of_one_and_names_none():
     clients = finding.evidence[0]
     assert (clients.value, clients.source, clients.line_no) == (40, None, None)
     assert "sum over 2 ranks" in clients.formula
+
+
+def prefills(n, start_s, new, cached):
+    return [
+        f"[{START + timedelta(seconds=start_s + 10 * i):%Y-%m-%d %H:%M:%S} TP0] Prefill batch, "
+        f"#new-seq: 1, #new-token: {new}, #cached-token: {cached}, token usage: 0.50, "
+        "#running-req: 9, #queue-req: 0"
+        for i in range(n)
+    ]
+
+
+def test_a_share_over_many_lines_says_which_and_how_many():
+    """Lines 2 to 91 hit 0.8 and lines 92 to 181 hit 0.2; a window of 10 min holds 60 of them."""
+    log = text(capacity(), prefills(90, 0, 200, 800), prefills(90, 900, 800, 200))
+    finding = outcomes(log)["PRE004"].finding
+    said = {one.label: (one.value, one.formula) for one in finding.evidence}
+    rate = "#cached-token / (#cached-token + #new-token), over prefill lines"
+    assert said["hit rate before"] == (0.8, f"{rate} 32 to 91 (60 of them)")
+    assert said["hit rate after"] == (0.2, f"{rate} 92 to 151 (60 of them)")

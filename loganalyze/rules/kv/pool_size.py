@@ -50,11 +50,13 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
     short = [c for c in ("KV001", "KV004", "KV009") if c in case.earlier]
     crash = case.earlier.get("CRS001")
     said: list[Evidence] = []
+    why: list[str] = []
     actions: list[Action] = []
     size = config.kv_pool_gib
     spare = memory.spare_gib(free, size) if free is not None else 0.0
     much = spare >= limits["much_share"] * size if size else False
     if short and free is not None and (free > limits["much_gib"] or much):
+        why.append(f"{free:g} GiB of GPU memory stayed free, which could hold KV")
         said.append(
             shown("GPU memory free after start-up", free, "GiB", where, "available_gpu_mem")
         )
@@ -67,6 +69,10 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
     if short and config.kv_pool_gib and config.weights_gib:
         share = config.kv_pool_gib / (config.kv_pool_gib + config.weights_gib)
         if share < limits["share"]:
+            why.append(
+                f"the weights take {config.weights_gib:g} GiB and leave the pool "
+                f"{config.kv_pool_gib:g} GiB, {share:.0%} of both"
+            )
             said.append(
                 shown(
                     "KV pool share of weights and pool",
@@ -81,6 +87,7 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
                 case, "More GPUs or a smaller model per GPU: the weights leave little room for KV"
             )
     if crash and free is not None and free < limits["little_gib"] and "memory" in crash.summary:
+        why.append(f"only {free:g} GiB of GPU memory stayed free, and it ran out of memory")
         said.append(
             shown("GPU memory free after start-up", free, "GiB", where, "available_gpu_mem")
         )
@@ -92,8 +99,7 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
             else "the server never lacked KV room"
         )
     return Finding(
-        summary="The KV pool was sized badly at start-up: "
-        + "; ".join(f"{e.label} {e.value}{' ' + e.unit if e.unit else ''}" for e in said),
+        summary=f"The KV pool was sized badly at start-up: {'; '.join(why)}",
         episodes=[],
         evidence=said,
         actions=actions,

@@ -14,7 +14,9 @@ from loganalyze.rules.held import (
     all_episodes,
     confidence,
     hold,
+    largest_prefill,
     outside,
+    over,
     severity,
     shown,
     spell,
@@ -101,33 +103,41 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
     share = shown(
         "share of time spent on prefill",
         worst.mean("duty"),
-        "",
-        worst.line("new_token"),
-        "(p0 x prefill batches + p1 x new tokens) / time, fitted"
-        if model is not None
-        else "no step model: prefill batches over all passes, each no shorter than a decode "
-        "step; without any decode line among them 0.8",
-        3,
+        formula=(
+            "(p0 x prefill batches + p1 x new tokens) / time, fitted"
+            if model is not None
+            else "no step model: prefill batches over all passes, each no shorter than a decode "
+            "step; without any decode line among them 0.8"
+        )
+        + f", {over(worst.lines)}",
+        digits=3,
+    )
+    tokens_per_prompt = shown(
+        "tokens per prompt",
+        prompt,
+        "tokens",
+        formula="(#new-token + #cached-token) / #new-seq, chunks that go on with a prompt "
+        f"left out, {over(worst.prefill)}",
+        digits=0,
     )
     evidence = [
         *([] if alone else [share]),
-        shown("prompt tokens computed", rate, "token/s", (None, None), "sum #new-token / time", 0),
+        *largest_prefill(worst),
+        shown(
+            "prompt tokens computed",
+            rate,
+            "token/s",
+            formula=f"sum of #new-token / time, {over(worst.prefill)}",
+            digits=0,
+        ),
         shown(
             "tokens decoded",
             cells["decoded"] / max(worst.seconds, 1.0),
             "token/s",
-            (None, None),
-            "",
-            0,
+            formula=f"tokens between decode lines / time, {over(worst.decode)}",
+            digits=0,
         ),
-        shown(
-            "tokens per prompt",
-            prompt,
-            "tokens",
-            worst.line("new_token"),
-            "(#new-token + #cached-token) / #new-seq, chunks that go on with a prompt left out",
-            0,
-        ),
+        *([tokens_per_prompt] if cells["started"] else []),
     ]
     if model is not None and model.p1_s > 0:
         evidence.append(

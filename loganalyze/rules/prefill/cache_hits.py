@@ -6,9 +6,12 @@ import polars as pl
 
 from loganalyze.episodes import joined, spans
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import Held, act, confidence, shown, spell
+from loganalyze.rules.held import Held, act, alike, confidence, over, shown, spell
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.timeline import as_float
+
+#: The hit rate that one prefill line prints.
+_HIT_RATE = pl.col("cached_token") / (pl.col("cached_token") + pl.col("new_token"))
 
 
 @rule(
@@ -82,9 +85,13 @@ def cache_hits_fell(case: Case, limits: Limits) -> Finding | Clear:
         if not found:
             continue
         held = Held(rank, [(max(0, first - size), end) for first, end in found])
-        worst = frame.filter(fell).sort(pl.col("before") - pl.col("rate")).row(-1, named=True)
-        usage = held.mean("usage") or 0.0
-        roomy = usage < 0.6
+        ends = frame.with_row_index("end", 1).filter(fell)
+        worst = ends.sort(pl.col("before") - pl.col("rate")).row(-1, named=True)
+        middle = worst["end"] - size
+        before, after = (
+            Held(rank, [(max(0, end - size), end)]).prefill for end in (middle, worst["end"])
+        )
+        roomy = (held.mean("usage") or 0.0) < 0.6
         return Finding(
             summary=f"The prefix cache found {worst['rate']:.0%} of the prompt tokens, down "
             f"from {worst['before']:.0%}, with prompts as long as before, "
@@ -95,21 +102,19 @@ def cache_hits_fell(case: Case, limits: Limits) -> Finding | Clear:
                     "hit rate before",
                     worst["before"],
                     "",
-                    held.line("cached_token"),
-                    "cached / (cached + new), 10 min",
+                    alike(before, _HIT_RATE, worst["before"]),
+                    f"#cached-token / (#cached-token + #new-token), {over(before)}",
                     3,
                 ),
                 shown(
                     "hit rate after",
                     worst["rate"],
                     "",
-                    held.line("cached_token", least=True),
-                    "cached / (cached + new), 10 min",
+                    alike(after, _HIT_RATE, worst["rate"]),
+                    f"#cached-token / (#cached-token + #new-token), {over(after)}",
                     3,
                 ),
-                shown(
-                    "mean usage", usage, "", held.line("kv_usage"), "without evictable cache", 2
-                ),
+                held.averaged("mean usage, without evictable cache", "usage", "kv_usage", "", 2),
             ],
             actions=[
                 *(

@@ -6,7 +6,16 @@ import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import act, all_episodes, confidence, hold, shown, spell
+from loganalyze.rules.held import (
+    act,
+    all_episodes,
+    confidence,
+    hold,
+    largest_prefill,
+    over,
+    shown,
+    spell,
+)
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
@@ -85,10 +94,8 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         shown(
             "share of time spent on prefill",
             worst.mean("duty"),
-            "",
-            worst.line("new_token"),
-            "fitted",
-            3,
+            formula=f"modelled time of prefill batches / time, fitted, {over(worst.prefill)}",
+            digits=3,
         ),
         shown(
             "throughput lost to prefill",
@@ -98,6 +105,7 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
             "throughput x (1 - share)",
             3,
         ),
+        *largest_prefill(worst),
     ]
     if longest:
         evidence.append(
