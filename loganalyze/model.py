@@ -146,7 +146,10 @@ class StepModel:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One server process life. `ended_by`: stop, crash or end_of_log."""
+    """One server process life. `ended_by`: stop, crash or end_of_log.
+
+    `server` is the number of its server, from 1: several may write side by side into one log.
+    """
 
     id: int
     source: str
@@ -159,6 +162,7 @@ class Session:
     release_range: tuple[str, str] | None
     config: ServerConfig
     capacity: Capacity = Capacity()
+    server: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ _COLUMNS: dict[str, tuple[str | None, int]] = {
 def reduce(sessions: Sequence[SessionData]) -> list[Series]:
     """Return one series per session and printed rank, duplicates left out.
 
+    Of disaggregated servers those of each phase are apart: where one log holds both phases
+    under one name, two servers wrote it, and a mean over both would be that of none.
+
     All share one bucket width, the smallest of a few round ones that keeps each series
     within MAX_BUCKETS and all of them within MAX_TOTAL. A bucket without a line is absent,
     so a gap in the log stays a gap.
@@ -54,6 +57,11 @@ def reduce(sessions: Sequence[SessionData]) -> list[Series]:
             # Of merged lines, those of one prefill batch on average.
             new_token=(pl.col("new_token") / pl.col("lines")).round().cast(pl.Int64, strict=False),
         )
+        if data.session.role != "unified" and rows["phase"].n_unique() > 1:
+            lines = pl.format("{} lines", "phase")
+            rows = rows.with_columns(
+                rank=pl.concat_str("rank", lines, separator=" ", ignore_nulls=True)
+            )
         if rows.height:
             parts += [(data, group) for group in rows.partition_by("rank", maintain_order=True)]
     spans = [_span(group) for _, group in parts]

@@ -117,10 +117,13 @@ def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[Sess
                 name: _in_order(of.get(id_, empty[name]), found.servers)
                 for name, of in parts.items()
             },
+            server=server,
             restarted=again,
             several=several,
         )
-        for id_, again in zip(starts["session"], restarted["restarted"], strict=True)
+        for id_, server, again in zip(
+            starts["session"], starts["_server"], restarted["restarted"], strict=True
+        )
     ]
 
 
@@ -168,7 +171,12 @@ def _backward_jumps(batch: pl.DataFrame) -> list[int]:
 
 
 def _session(
-    id_: int, cut: dict[str, pl.DataFrame], *, restarted: bool, several: Collection[str]
+    id_: int,
+    cut: dict[str, pl.DataFrame],
+    *,
+    server: int,
+    restarted: bool,
+    several: Collection[str],
 ) -> SessionData:
     """Return one session from its rows; `several` names the frames that several ranks wrote."""
     batch, event = (
@@ -198,6 +206,7 @@ def _session(
         role=_role(batch, settings),
         release_range=release_range,
         config=settings,
+        server=server,
     )
     return SessionData(
         session=session,

@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import fmean, median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from loganalyze.model import Band, Capacity, Finding, Report, Series, Session, Severity
 from loganalyze.report import words
@@ -162,6 +162,20 @@ class Lane:
     shade: bool = False
 
 
+class Key(NamedTuple):
+    """Who printed a line of the figures: a rank of one of the servers that wrote a log."""
+
+    source: str
+    server: int
+    rank: str | None
+
+
+def key_of(report: Report) -> Callable[[Series], Key]:
+    """Return what tells the key of a series: sessions of one server are one line."""
+    servers = {s.id: s.server for s in report.sessions}
+    return lambda s: Key(s.source, servers.get(s.session, 1), s.rank)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One rank (or server) that printed statistics.
@@ -239,10 +253,11 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     drawn = [coarsen(s, factor) for s in report.series if s.x and bool(s.start) == by_time]
     if not drawn or sum(len(s.x) for s in drawn) < 2:
         return None
+    of = key_of(report)
     sources = list(dict.fromkeys(s.source for s in drawn))
     keys = sorted(
-        dict.fromkeys((s.source, s.rank) for s in drawn),
-        key=lambda key: (sources.index(key[0]), _by_number(key[1] or "")),
+        dict.fromkeys(map(of, drawn)),
+        key=lambda key: (sources.index(key.source), key.server, _by_number(key.rank or "")),
     )
     shown = _choose(keys, drawn, report)
     hidden = [k for k in keys if k not in shown][: MAX_SWITCHED - len(shown)]
@@ -252,8 +267,8 @@ def timeline(report: Report, factor: int = 1) -> Timeline | None:
     sessions = {s.id: s for s in report.sessions}
     curves: list[Curve] = []
     for s in drawn:
-        if (s.source, s.rank) in index:
-            line = index[s.source, s.rank]
+        if of(s) in index:
+            line = index[of(s)]
             curves += _curves(s, line, lines, by_time, sessions.get(s.session))
     if len(keys) > len(shown):
         curves += _range_of_all(drawn, by_time)
@@ -325,13 +340,11 @@ def _by_number(rank: str) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 
-def _choose(
-    keys: Sequence[tuple[str, str | None]], drawn: Sequence[Series], report: Report
-) -> list[tuple[str, str | None]]:
+def _choose(keys: Sequence[Key], drawn: Sequence[Series], report: Report) -> list[Key]:
     """Return the lines to draw, in order: all, or those that stand out, highest and lowest."""
     if len(keys) <= MAX_LINES:
         return list(keys)
-    level = _levels(drawn)
+    level = _levels(drawn, key_of(report))
     named = [k for k in keys if _named(k, report)]
     order = sorted(keys, key=lambda k: (-level.get(k, 0.0), keys.index(k)))
     ends = [k for pair in zip(order, reversed(order), strict=True) for k in pair]
@@ -339,20 +352,20 @@ def _choose(
     return [k for k in keys if k in chosen]
 
 
-def _levels(drawn: Sequence[Series]) -> dict[tuple[str, str | None], float]:
+def _levels(drawn: Sequence[Series], of: Callable[[Series], Key]) -> dict[Key, float]:
     """Return the mean usage of each line (running requests where the log has no usage)."""
-    values: dict[tuple[str, str | None], list[float]] = {}
+    values: dict[Key, list[float]] = {}
     for s in drawn:
         band = s.columns.get("kv_usage") or s.columns.get("running_req")
         if band:
-            values.setdefault((s.source, s.rank), []).extend(v for v in band.mean if v is not None)
+            values.setdefault(of(s), []).extend(v for v in band.mean if v is not None)
     return {k: sum(v) / len(v) for k, v in values.items() if v}
 
 
-def _named(key: tuple[str, str | None], report: Report) -> bool:
+def _named(key: Key, report: Report) -> bool:
     """Whether an episode of a problem speaks of this rank and not of all of them."""
     return any(
-        e.rank and is_rank(key[1], e.rank)
+        e.rank and is_rank(key.rank, e.rank)
         for f in report.findings
         if f.severity >= Severity.WARNING
         for e in f.episodes
@@ -360,8 +373,8 @@ def _named(key: tuple[str, str | None], report: Report) -> bool:
 
 
 def _lines(
-    listed: Sequence[tuple[str, str | None]],
-    shown: Sequence[tuple[str, str | None]],
+    listed: Sequence[Key],
+    shown: Sequence[Key],
     report: Report,
 ) -> list[Line]:
     strong = [k for k in shown if _named(k, report)]
@@ -686,22 +699,26 @@ class Stats:
     mean: float = 0.0
 
 
-def worst(report: Report) -> tuple[str, str | None] | None:
-    """Return (source, rank) of the line that the verdict speaks of; None where there is one.
+def worst(report: Report) -> Key | None:
+    """Return who printed the line that the verdict speaks of; None where there is one.
 
     Without such a rank: the one where most waits, then the fullest.
     """
-    keys = list(dict.fromkeys((s.source, s.rank) for s in report.series))
+    of = key_of(report)
+    keys = list(dict.fromkeys(map(of, report.series)))
     if len(keys) < 2:
         return None
-    for f in report.findings:
-        if f.code == report.verdict.primary:
-            for e in sorted(f.episodes, key=lambda e: e.first_line - e.last_line):
-                for key in keys:
-                    if e.rank and key[0] == e.source and is_rank(key[1], e.rank):
-                        return key
+    servers = {s.id: s.server for s in report.sessions}
+    first = next((f for f in report.findings if f.code == report.verdict.primary), None)
+    if first and first.session in servers:
+        keys = [k for k in keys if k.server == servers[first.session]] or keys
+    for e in sorted(first.episodes if first else (), key=lambda e: e.first_line - e.last_line):
+        named = [k for k in keys if e.rank and k.source == e.source and is_rank(k.rank, e.rank)]
+        if named:
+            keys = named
+            break
 
-    def level(key: tuple[str, str | None]) -> tuple[float, ...]:
+    def level(key: Key) -> tuple[float, ...]:
         found = (
             stats(report, column, key)
             for column in ("queue_req", "prealloc_req", "kv_usage", "running_req")
@@ -716,25 +733,39 @@ def is_rank(printed: str | None, named: str) -> bool:
     return printed is not None and (printed == named or printed.startswith(named + " "))
 
 
-def rank_name(report: Report, key: tuple[str, str | None]) -> str:
-    """Return what a line of the figures is called: its rank, with its log where there are more."""
-    many = len({s.source for s in report.series}) > 1
-    parts = [words.basename(key[0])] if many or not key[1] else []
-    return words.shorten(" ".join([*parts, *([key[1]] if key[1] else [])]), 40)
+def rank_name(report: Report, key: Key) -> str:
+    """Return what a line of the figures is called: its rank, with its log and server if needed.
+
+    A disaggregated server is called by its role, and by its number beside others of that role;
+    not where the log of one holds another's lines as well (series.py).
+    """
+    keys = set(map(key_of(report), report.series))
+    here = sorted({k.server for k in keys if k.source == key.source})
+    roles = {s.server: s.role for s in report.sessions}
+    role = roles.get(key.server, "unified")
+    alike = [n for n in here if roles.get(n, "unified") == role]
+    mixed = key.rank is not None and key.rank.endswith(" lines")
+    parts: list[str] = [] if mixed or role == "unified" else [role]
+    if len(here) > 1 and (len(alike) > 1 or role == "unified"):
+        parts += ["server", str(alike.index(key.server) + 1)]
+    if len({k.source for k in keys}) > 1 or not (parts or key.rank):
+        parts.append(words.basename(key.source))
+    return words.shorten(" ".join([*parts, *([key.rank] if key.rank else [])]), 40)
 
 
-def stats(report: Report, column: str, only: tuple[str, str | None] | None = None) -> Stats | None:
+def stats(report: Report, column: str, only: Key | None = None) -> Stats | None:
     """Return the level of one column; None where no line prints it.
 
     Args:
         report: any report.
         column: a column of its series.
-        only: (source, rank) to look at; all by default.
+        only: whose lines to look at; all by default.
     """
+    of = key_of(report)
     means: list[float] = []
     peak: Stats | None = None
     for s in report.series:
-        if only and (s.source, s.rank) != only:
+        if only and of(s) != only:
             continue
         band = s.columns.get(column)
         for i, v in enumerate(band.mean if band else ()):

@@ -190,7 +190,6 @@ def period(report: Report) -> str:
 def key_numbers(report: Report) -> Iterator[KeyNumber]:
     """Yield the levels of the log, what fits, and how long the primary finding held."""
     worst = charts.worst(report)
-    per = f" on {charts.rank_name(report, worst)}" if worst else ""
     decodes = any(s.role == "decode" for s in report.sessions)
     for column, name, unit in (
         ("kv_usage", "KV pool usage", "fraction"),
@@ -208,20 +207,35 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             alone = len(report.sources) == 1
             where = words.place(None if alone else level.peak_source, level.peak_line)
             note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
-            if column == "gen_throughput" and middle != peak:
-                note = f"median, whole log; peak {peak} near {where}"
             if column == "kv_usage" and several_pools(report):
                 name = "usage of the fullest pool"
-            yield KeyNumber(name + per, middle, "" if unit == "fraction" else unit, note)
+            yield KeyNumber(name, middle, "" if unit == "fraction" else unit, note)
     session = _judged(report)
     if session:
+        ranks = len({s.rank for s in report.series if s.session == session.id})
         which = f", session {session.id}" if len(report.sessions) > 1 else ""
         for k in _capacity_numbers(session.capacity, pool_name(report)):
-            name = f"{k.name}, per rank" if worst and k.unit == "" else k.name
+            name = f"{k.name}, per rank" if ranks > 1 and k.unit == "" else k.name
             yield k._replace(name=name, note=k.note + which)
     i = primary(report)
     if i is not None:
         yield from _time_in(report.findings[i], report.sessions)
+
+
+def measured(report: Report) -> str:
+    """Say whose levels the key numbers are, and over which time."""
+    of, worst = charts.key_of(report), charts.worst(report)
+    own = [s for s in report.series if worst in (None, of(s))]
+    key = worst or (of(own[0]) if own else None)
+    sessions = [s for s in report.sessions if s.id in {one.session for one in own}]
+    if key is None or not sessions:
+        return ""
+    alone = worst is None and all(s.role == "unified" for s in sessions)
+    who = "" if alone else f" of {charts.rank_name(report, key)}"
+    starts, ends = [s.start for s in sessions if s.start], [s.end for s in sessions if s.end]
+    when = f", {words.span(min(starts), max(ends))}" if starts and ends else ""
+    lives = f", over {len(sessions)} sessions" if len(sessions) > 1 else ""
+    return f"Levels{who}{when}{lives}: the median, and the peak near its line."
 
 
 def several_pools(report: Report) -> bool:

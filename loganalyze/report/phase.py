@@ -60,9 +60,9 @@ def lay_out(report: Report, factor: int = 1) -> Phase | None:
     """Lay out the phase plot; None with fewer than eight points that differ."""
     by_time = any(s.start for s in report.series)
     rows: list[tuple[float, float, float, int, int]] = []
-    only = charts.worst(report)
+    only, of = charts.worst(report), charts.key_of(report)
     for raw in report.series:
-        if only and (raw.source, raw.rank) != only:
+        if only and of(raw) != only:
             continue
         s = coarsen(raw, factor)
         running, speed = s.columns.get("running_req"), s.columns.get("gen_throughput")

@@ -123,6 +123,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         first_action=facts.first_action(report),
         primary=facts.primary(report),
         period=facts.period(report),
+        measured=facts.measured(report),
         key_numbers=list(facts.key_numbers(report)),
         table=facts.timeline_rows(figures.timeline) if figures.timeline else None,
         tree=tree.grow(report.findings),

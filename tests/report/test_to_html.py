@@ -8,10 +8,12 @@ import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import samples
 
+from loganalyze import analyze
 from loganalyze.model import Episode, Lever, Plan
 from loganalyze.report import charts, facts, phase, plan_to_text, to_html, to_svg
 
@@ -256,7 +258,7 @@ def test_key_numbers_are_those_of_the_log() -> None:
     assert facts.pool_name(two) == "full KV pool"
     assert numbers["requests that fit"].note == "KV pool: 159,742 tokens / 4,290 each"
     founding = {k.name: k for k in facts.key_numbers(samples.founding())}
-    assert founding["decode throughput"].note.startswith("median, whole log")
+    assert founding["decode throughput"].note.startswith("median; peak ")
     assert founding["decode rate per request"].note.startswith("mean, lines ")
     affected = list(founding.values())[-1]
     assert affected == ("time in KV001", "42 min 41 s", "", "95\u00a0% of the log, 1 spell")
@@ -280,9 +282,10 @@ def test_of_several_ranks_the_numbers_are_those_of_the_one_the_verdict_names() -
     )
     report = replace(samples.dp8(), series=rows, findings=())
     values = {k.name: k.value for k in facts.key_numbers(report)}
-    assert values["waiting requests on DP1 TP2"] == "106"
-    assert values["KV pool usage on DP1 TP2"] == "0.84"
-    assert values["running requests on DP1 TP2"] == "28"
+    assert values["waiting requests"] == "106"
+    assert values["KV pool usage"] == "0.84"
+    assert values["running requests"] == "28"
+    assert facts.measured(report).startswith("Levels of DP1 TP2, 2026-02-24 ")
     timeline, cloud = charts.timeline(report), phase.lay_out(report)
     assert timeline
     assert cloud
@@ -292,7 +295,7 @@ def test_of_several_ranks_the_numbers_are_those_of_the_one_the_verdict_names() -
     assert "DP1 TP2 alone" in facts.phase_caption(report, cloud)
     # The rank of the primary finding goes before the one with the longest queue.
     named = replace(report, findings=samples.dp8().findings)
-    assert charts.worst(named) == ("server.log", "DP0 TP0")
+    assert charts.worst(named) == ("server.log", 1, "DP0 TP0")
 
 
 def test_an_episode_that_ends_before_it_starts_has_no_negative_share() -> None:
@@ -446,3 +449,49 @@ def test_causes_and_events_without_a_lane_are_named() -> None:
     left_out = "KV019, SIGTERM received"
     assert f"no room for {left_out}, which the findings and events below have" in text
     assert f"no room for {left_out}: see the findings and events" in to_svg.render(report)
+
+
+def _lines(phase: str, stamp: str, usage: float) -> str:
+    """One line of a disaggregated server, as it prints it."""
+    if phase == "decode":
+        return (
+            f"[{stamp} TP0] Decode batch, #running-req: 30, #token: 90000, token usage: {usage}, "
+            "pre-allocated usage: 0.05, #prealloc-req: 40, #transfer-req: 2, #retracted-req: 0, "
+            "cuda graph: True, gen throughput (token/s): 1090.91, #queue-req: 0"
+        )
+    return (
+        f"[{stamp} TP0] Prefill batch, #new-seq: 1, #new-token: 900, #cached-token: 0, "
+        f"token usage: {usage}, #running-req: 0, #queue-req: 0, #prealloc-req: 24, "
+        "#inflight-req: 1, input throughput (token/s): 3000.00, cuda graph: False"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tags", "ranks", "who"),
+    [
+        (("decode-0  | ", "prefill-0  | "), {"TP0"}, "decode TP0"),
+        (("", ""), {"TP0 decode lines", "TP0 prefill lines"}, ""),
+    ],
+)
+def test_two_servers_of_one_log_are_two_lines_and_never_one_mean(
+    tmp_path: Path, tags: tuple[str, str], ranks: set[str], who: str
+) -> None:
+    """A decode server at usage 0.9 and a prefill server at 0.1, with and without a tag."""
+    log = tmp_path / "server.log"
+    lines = []
+    for second in range(90):
+        stamp = f"2026-03-02 09:{second // 60:02}:{second % 60:02}"
+        for tag, kind, usage in zip(tags, ("decode", "prefill"), (0.9, 0.1), strict=True):
+            lines.append(tag + _lines(kind, stamp, usage))
+    log.write_text("\n".join(lines) + "\n")
+    report = analyze(str(log))
+    assert {s.rank for s in report.series} == ranks
+    timeline = charts.timeline(report)
+    assert timeline
+    assert {c.mean[0] for c in timeline.of("usage") if c.label.endswith("KV pool")} <= {0.9, 0.1}
+    assert len(timeline.lines) == 2
+    usage = next(k for k in facts.key_numbers(report) if k.name == "KV pool usage")
+    assert (usage.value, usage.note) in [("0.90", "the only value"), ("0.10", "the only value")]
+    if who:
+        assert usage.value == "0.90"
+        assert facts.measured(report).startswith(f"Levels of {who}, 2026-03-02 09:00:00 to ")
