@@ -104,6 +104,8 @@ class Capacity:
         lines: first and last line of the span these were measured on; `line_sources` the logs
             that they are in, which may be two of a rotated set.
         notes: what limits these numbers, in plain words.
+        other_pools: whether there are pools beside the full KV one (sliding window, Mamba
+            states), so that what fits is what fits that one.
     """
 
     kv_tokens: int | None = None
@@ -120,6 +122,7 @@ class Capacity:
     step_model: StepModel | None = None
     notes: tuple[str, ...] = ()
     reserved_per_req: int = 0
+    other_pools: bool = False
 
 
 @dataclass(frozen=True, slots=True)

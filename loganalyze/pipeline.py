@@ -13,10 +13,8 @@ from typing import Literal
 from loganalyze import (
     __version__,
     events,
-    plan,
     reading,
     rules,
-    series,
     sessions,
 )
 from loganalyze.filters import Filters
@@ -52,6 +50,7 @@ def analyze(
     on_progress: Callable[[int], None] | None = None,
     command: str = "",
     redact: bool = True,
+    drawn: bool = True,
 ) -> Report:
     """Analyse logs and return the report.
 
@@ -63,6 +62,7 @@ def analyze(
         on_progress: called with the number of bytes read since the last call.
         command: the command line, for the report's "how to reproduce".
         redact: whether keys, hosts, addresses and user names are taken out.
+        drawn: whether it has timelines and a plan, which no text shows.
 
     Raises:
         InputError: no input could be used; the message names the first and says why.
@@ -83,7 +83,15 @@ def analyze(
         command=command,
         redactor=redactor,
     )
-    return redactor.report(replace(report, plan=plan.for_report(split, report.findings)))
+    return redactor.report(with_drawings(report, split) if drawn else report)
+
+
+def with_drawings(report: Report, split: Sequence[SessionData]) -> Report:
+    """Return a report with what pages and JSON show beside: the timelines and the plan."""
+    from loganalyze import plan, series  # what prints a text alone does without them
+
+    found = plan.for_report(split, report.findings)
+    return replace(report, series=series.reduce(split), plan=found)
 
 
 def judge(
@@ -98,7 +106,7 @@ def judge(
     command: str = "",
     redactor: Redactor,
 ) -> tuple[Report, list[SessionData]]:
-    """Judge what was read: the report without a plan, and the sessions it was made from.
+    """Judge what was read: the report without drawings, and the sessions it was made from.
 
     Server arguments and quoted lines are redacted already; names of logs are as given, so that
     the caller can still look things up, and takes them out at the end (`Redactor.report`).
@@ -140,7 +148,7 @@ def judge(
                 *_other_nodes(split, filters),
             ],
         ),
-        series=series.reduce(split),
+        series=(),
         unreadable=unreadable,
         command=command,
         events=[count for data in split for count in events.count(data)],

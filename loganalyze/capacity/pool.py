@@ -95,6 +95,11 @@ def measure(data: SessionData) -> Capacity:
         step_model=steps.fit(data, cell),
         notes=(*notes, *held.notes),
         reserved_per_req=reserve,
+        other_pools=bool(config.swa_pool_tokens or config.mamba_slots)
+        or any(
+            data.batch[c].null_count() < data.batch.height
+            for c in ("swa_token_usage", "mamba_usage")
+        ),
     )
 
 

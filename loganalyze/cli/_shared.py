@@ -173,8 +173,13 @@ def filters(chosen: Chosen | Choices) -> Filters:
     return Filters(chosen["since"], chosen["until"], chosen["ranks"], chosen["sources"])
 
 
-def analyze(ctx: click.Context, logs: Sequence[str], **choices: Unpack[Choices]) -> Report:
-    """Run the pipeline with a progress bar, and name on standard error what was not readable."""
+def analyze(
+    ctx: click.Context, logs: Sequence[str], *, drawn: bool = True, **choices: Unpack[Choices]
+) -> Report:
+    """Run the pipeline with a progress bar, and name on standard error what was not readable.
+
+    The report has timelines and a plan where it is `drawn`.
+    """
     from loganalyze import pipeline
 
     overrides = read_config(choices["config"]) | choices["settings"]
@@ -187,6 +192,7 @@ def analyze(ctx: click.Context, logs: Sequence[str], **choices: Unpack[Choices])
             on_progress=tick,
             command=ctx.obj,
             redact=choices["redact"],
+            drawn=drawn,
         )
     print_unreadable(report.unreadable)
     return report

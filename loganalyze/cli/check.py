@@ -36,7 +36,7 @@ def check(
     LOG is a file, plain or compressed, or `-` for standard input. Several are analysed
     together: the parts of a rotated log, the ranks of one server, or several servers.
     """
-    found = _shared.analyze(ctx, logs, **choices)
+    found = _shared.analyze(ctx, logs, drawn=as_json, **choices)
     if as_json:
         from loganalyze.report import to_json
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loganalyze import __version__, pipeline, reading, rules, signals
+from loganalyze import __version__, pipeline, reading, rules, series, signals
 from loganalyze.compare import measures, settings, settled
 from loganalyze.compare.measures import Run
 from loganalyze.errors import InputError, UsageError, utf8
@@ -145,7 +145,7 @@ def _load(path: str, how: _How, on_progress: Callable[[int], None] | None) -> _L
     except InputError as error:
         name = f"{utf8(path)}: "
         return InputError(name + error.message.removeprefix(name), hint=error.hint)
-    return _Loaded(report, sessions)
+    return _Loaded(replace(report, series=series.reduce(sessions)), sessions)
 
 
 def _side(

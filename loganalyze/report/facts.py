@@ -90,10 +90,6 @@ _WAITING: Mapping[str, str] = {
 }
 
 
-#: How `Report.redacted` names a server argument that lost its value.
-_ARGUMENT = "server argument "
-
-
 class KeyNumber(NamedTuple):
     """A number that a reader looks for first."""
 
@@ -207,14 +203,14 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             alone = len(report.sources) == 1
             where = words.place(None if alone else level.peak_source, level.peak_line)
             note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
-            if column == "kv_usage" and several_pools(report):
+            if column == "kv_usage" and words.several_pools(report):
                 name = "usage of the fullest pool"
             yield KeyNumber(name, middle, "" if unit == "fraction" else unit, note)
     session = _judged(report)
     if session:
         ranks = len({s.rank for s in report.series if s.session == session.id})
         which = f", session {session.id}" if len(report.sessions) > 1 else ""
-        for k in _capacity_numbers(session.capacity, pool_name(report)):
+        for k in _capacity_numbers(session.capacity, words.pool_name(report)):
             name = f"{k.name}, per rank" if ranks > 1 and k.unit == "" else k.name
             yield k._replace(name=name, note=k.note + which)
     i = primary(report)
@@ -236,19 +232,6 @@ def measured(report: Report) -> str:
     when = f", {words.span(min(starts), max(ends))}" if starts and ends else ""
     lives = f", over {len(sessions)} sessions" if len(sessions) > 1 else ""
     return f"Levels{who}{when}{lives}: the median, and the peak near its line."
-
-
-def several_pools(report: Report) -> bool:
-    """Whether a server has pools beside the full KV one, so that what fits is what fits that."""
-    other = ("swa_token_usage", "mamba_usage")
-    return any(s.config.swa_pool_tokens or s.config.mamba_slots for s in report.sessions) or any(
-        s.columns.get(name) for s in report.series for name in other
-    )
-
-
-def pool_name(report: Report) -> str:
-    """Name the pool of which it is said what fits."""
-    return "full KV pool" if several_pools(report) else "KV pool"
 
 
 def _level(value: float, unit: str) -> str:
@@ -318,7 +301,7 @@ def timeline_caption(report: Report, t: Timeline) -> str:
     usage = charts.stats(report, "kv_usage", worst)
     if usage:
         middle, peak = _level(usage.median, "fraction"), _level(usage.peak, "fraction")
-        pool = "usage of the fullest pool" if several_pools(report) else "KV usage"
+        pool = "usage of the fullest pool" if words.several_pools(report) else "KV usage"
         said.append(f"{pool} was typically {middle}, at most {peak}")
     waits = [
         (_WAITING[c], w) for c in _WAITING if (w := charts.stats(report, c, worst)) and w.peak
@@ -569,20 +552,6 @@ def _argument(name: str, s: Session, proposed: Mapping[str, str]) -> Argument:
     computed = name in config.computed and config.args.get(name) is not None
     note = "computed by SGLang unless set" if computed else ""
     return Argument(name, value, "; ".join(marks), note)
-
-
-def removed(report: Report) -> str:
-    """Say what was taken out of the report, in one sentence."""
-    if not report.redacts:
-        return "Nothing was removed (--no-redact): this may hold keys, host names and home paths."
-    if not report.redacted:
-        return "Removed: nothing; no key, host, address or home path was met."
-    args = [k.removeprefix(_ARGUMENT) for k in report.redacted if k.startswith(_ARGUMENT)]
-    said = [f"{k} ({n:,})" for k, n in report.redacted.items() if not k.startswith(_ARGUMENT)]
-    if args:
-        said.append(f"the values of {words.some(args, 8)}")
-    rest = [words.more(len(said) - 12, "kind")] if len(said) > 12 else []
-    return f"Removed: {'; '.join([*said[:12], *rest])}."
 
 
 def events(report: Report) -> list[Event]:

@@ -134,7 +134,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         levers=facts.lever_rows(plan.now, plan.levers) if plan and plan.levers else [],
         arguments=facts.arguments(report),
         events=facts.events(report),
-        removed=facts.removed(report),
+        removed=words.removed(report),
         words=words,
     )
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loganalyze.model import Report, Session, Severity
-from loganalyze.report import facts, tree, words
+from loganalyze.report import tree, words
 
 MAX_LINES = 59
 _TEXT = 300
@@ -115,7 +115,7 @@ def _capacity(report: Report, s: Session) -> str:
     if c.tokens_per_req is not None:
         said.append(f"{words.number(round(c.tokens_per_req))} a request")
     if c.requests_fit is not None:
-        said.append(f"{c.requests_fit:,} requests fit the {facts.pool_name(report)}")
+        said.append(f"{c.requests_fit:,} requests fit the {words.pool_name(report)}")
     if c.rate_per_req is not None:
         said.append(f"decode rate {words.number(c.rate_per_req)} token/s each")
     return ", ".join(said)
@@ -169,6 +169,6 @@ def _one(node: tree.Node) -> str:
 def _foot(report: Report) -> Iterator[str]:
     said = code(report.command, 300) or "the library"
     tz = "" if any(s.tz for s in report.sources) else ", the log names no time zone"
-    yield prose(facts.removed(report), 500)
+    yield prose(words.removed(report), 500)
     yield ""
     yield f"Made by loganalyze {prose(report.tool_version)} with {said}. Times as logged{tz}."

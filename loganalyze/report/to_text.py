@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from loganalyze.model import Action, Report, Session
-from loganalyze.report import facts, tree, words
+from loganalyze.report import tree, words
 
 MAX_WIDTH = 100
 _MIN_WIDTH = 40
@@ -20,7 +20,7 @@ _LABEL = 10
 _SHOWN, _QUOTES, _SPELLS = 6, 2, 3
 _QUOTE_CHARS = 240
 #: Findings, logs, sessions, notes of one session and lines not understood that it shows.
-_FINDINGS, _LOGS, _SESSIONS, _NOTES, _SAMPLES = 12, 5, 8, 2, 2
+_FINDINGS, _LOGS, _SESSIONS, _NOTES, _REMARKS, _SAMPLES = 12, 5, 8, 2, 3, 2
 #: Where the rest is: the page has more of it, the JSON form all.
 _REST, _ALL = "in the HTML report, and with --json", "with --json"
 _TONES = {
@@ -43,7 +43,7 @@ def render(report: Report, color: bool = False, width: int = MAX_WIDTH) -> str:
         width: columns of the terminal; more than 100 are not used.
     """
     page = _Page(color, max(_MIN_WIDTH, min(width, MAX_WIDTH)))
-    pool = facts.pool_name(report)
+    pool = words.pool_name(report)
     report = _drawable(report)
     _head(page, report)
     top = tree.grow(report.findings)
@@ -281,9 +281,10 @@ def _coverage(page: _Page, report: Report) -> None:
         label="coverage",
     )
     if report.redacted or not report.redacts:
-        page.put(facts.removed(report), label=" ")
-    for note in c.notes[:3]:
+        page.put(words.removed(report), label=" ")
+    for note in c.notes[:_REMARKS]:
         page.put(note, label=" ")
+    _left_out(page, len(c.notes) - _REMARKS, "note")
     for s in c.samples[:_SAMPLES]:
         page.put(f"{words.place(s.source, s.line_no)} {words.shorten(s.text, 120)}", label=" ")
     _left_out(page, len(c.samples) - _SAMPLES, "such line")

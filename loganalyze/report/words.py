@@ -61,6 +61,9 @@ EVENTS: Mapping[str, str] = {
     "http_5xx": "HTTP 5xx answers",
 }
 
+#: How `Report.redacted` names a server argument that lost its value.
+_ARGUMENT = "server argument "
+
 #: Terminal escapes: CSI sequences, OSC and other strings up to their end, two-byte escapes.
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -303,6 +306,30 @@ def left_out(failed: int, copies: int, within: int) -> str:
         where = f" ({within:,} within archives)" if within else ""
         parts.append(f"{plural(copies, 'copy', 'copies')} of these logs{where} not counted")
     return ", ".join(parts)
+
+
+def several_pools(report: Report) -> bool:
+    """Whether a server has pools beside the full KV one, so that what fits is what fits that."""
+    return any(s.capacity.other_pools for s in report.sessions)
+
+
+def pool_name(report: Report) -> str:
+    """Name the pool of which it is said what fits."""
+    return "full KV pool" if several_pools(report) else "KV pool"
+
+
+def removed(report: Report) -> str:
+    """Say what was taken out of the report, in one sentence."""
+    if not report.redacts:
+        return "Nothing was removed (--no-redact): this may hold keys, host names and home paths."
+    if not report.redacted:
+        return "Removed: nothing; no key, host, address or home path was met."
+    args = [k.removeprefix(_ARGUMENT) for k in report.redacted if k.startswith(_ARGUMENT)]
+    said = [f"{k} ({n:,})" for k, n in report.redacted.items() if not k.startswith(_ARGUMENT)]
+    if args:
+        said.append(f"the values of {some(args, 8)}")
+    rest = [more(len(said) - 12, "kind")] if len(said) > 12 else []
+    return f"Removed: {'; '.join([*said[:12], *rest])}."
 
 
 def name(source: str) -> str:

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 
 import polars as pl
 
-from loganalyze import __version__, guesses, pipeline, plan, reading, schema, sources
+from loganalyze import __version__, guesses, pipeline, reading, schema, sources
 from loganalyze.errors import InputError, LogAnalyzeError, OwnOutputError, utf8
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample, Unreadable
@@ -344,8 +344,8 @@ class _Reading:
         run = run_id(name)
         page = None
         if settings.pages == "all" or (settings.pages == "problems" and report.is_problem):
-            planned = replace(report, plan=plan.for_report(split, report.findings))
-            page = to_html.render_still(redactor.report(planned)).encode()
+            drawn = pipeline.with_drawings(report, split)
+            page = to_html.render_still(redactor.report(drawn)).encode()
         if name == self._log and len(parts) == 1:
             done.sha256 = report.sources[0].sha256
             if parts[0].kind == "file":

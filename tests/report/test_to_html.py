@@ -15,7 +15,7 @@ import samples
 
 from loganalyze import analyze
 from loganalyze.model import Episode, Lever, Plan
-from loganalyze.report import charts, facts, phase, plan_to_text, to_html, to_svg
+from loganalyze.report import charts, facts, phase, plan_to_text, to_html, to_svg, words
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "path", "rect"}
 
@@ -251,11 +251,15 @@ def test_key_numbers_are_those_of_the_log() -> None:
     }
     columns = {"kv_usage": lambda t: 0.9, "swa_token_usage": lambda t: 0.9 - t / 1_000}
     two_pools = samples.series(columns, seconds=60, step=1)
-    two = replace(samples.excerpt(), series=(two_pools,))
+    base = samples.excerpt()
+    session = replace(
+        base.sessions[0], capacity=replace(base.sessions[0].capacity, other_pools=True)
+    )
+    two = replace(base, series=(two_pools,), sessions=(session,))
     names = {k.name: k for k in facts.key_numbers(two)}
     assert names["requests that fit"].note.startswith("full KV pool: ")
     assert "usage of the fullest pool" in names
-    assert facts.pool_name(two) == "full KV pool"
+    assert words.pool_name(two) == "full KV pool"
     assert numbers["requests that fit"].note == "KV pool: 159,742 tokens / 4,290 each"
     founding = {k.name: k for k in facts.key_numbers(samples.founding())}
     assert founding["decode throughput"].note.startswith("median; peak ")
