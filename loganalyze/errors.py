@@ -40,8 +40,8 @@ class InputError(LogAnalyzeError):
     """An input could not be read, or holds nothing to analyse."""
 
 
-class OwnOutputError(InputError):
-    """An input is no log: this tool wrote it."""
+class NoLogError(InputError):
+    """An input is no log, whatever it quotes: this tool wrote it, or it is a program's text."""
 
 
 class UsageError(LogAnalyzeError):

@@ -22,8 +22,9 @@ from pathlib import PurePath
 from typing import IO, NamedTuple, cast
 
 from loganalyze.archives import Tar, Zip
-from loganalyze.errors import InputError, OwnOutputError, utf8
+from loganalyze.errors import InputError, NoLogError, utf8
 from loganalyze.model import LogSource
+from loganalyze.programs import is_program
 from loganalyze.streams import (
     Breaks,
     Broken,
@@ -494,9 +495,14 @@ def _open_stored(
             + (f": {source.notes[0]}" if source.notes else "")
         )
     if _OWN.match(head):
-        raise OwnOutputError(
+        raise NoLogError(
             f"{name}: was written by loganalyze, and is no log",
             hint="name the log that it was made from",
+        )
+    if is_program(head, functools.partial(head_of, source)):
+        raise NoLogError(
+            f"{name}: is the text of a program in Python, not a log",
+            hint="pass what the server prints when it runs",
         )
     source._encoding = encoding_of(head)
     if source._encoding:

@@ -21,6 +21,7 @@ LAYERS = [
     "releases",
     "streams",
     "archives",
+    "programs",
     "sources",
     "guesses",
     "parts",

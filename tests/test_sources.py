@@ -572,7 +572,7 @@ def test_ten_comes_before_nine(tmp_path):
         (b"# HELP sglang:token_usage x\nsglang:token_usage 0.5", "metrics"),
         (b'{"backend": "sglang", "mean_ttft_ms": 1.0, "a": 2, "b": 3}', "results of a benchmark"),
         (b'{"a": 1, "b": 2, "c": 3, "d": 4}\n{"a": 1}', "JSON"),
-        (b"import os\nimport sys", "source code"),
+        (b"#include <stdio.h>\nint main(void)", "source code"),
         (b"[   12.345678] a, b, c, d\n[   12.345679] e, f, g, h", "a kernel log"),
         (b"Dear all, please find, attached, the log, of, today.", "other text"),
         (b"\0\0\0", "NUL bytes"),

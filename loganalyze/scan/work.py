@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple, cast
 import polars as pl
 
 from loganalyze import __version__, guesses, pipeline, reading, schema, sources
-from loganalyze.errors import InputError, LogAnalyzeError, OwnOutputError, utf8
+from loganalyze.errors import InputError, LogAnalyzeError, NoLogError, utf8
 from loganalyze.frames import Frames
 from loganalyze.model import Coverage, LogSource, Sample, Unreadable
 from loganalyze.parse import Parser
@@ -159,7 +159,7 @@ def _one(
         return _Reading(task, settings, parser, on_progress).result(tables)
     except LogAnalyzeError as error:
         reason, hint = error.message.removeprefix(f"{utf8(task.found.name)}: "), error.hint
-        ours = isinstance(error, OwnOutputError)
+        ours = isinstance(error, NoLogError)
         if not task.found.named and (ours or not inputs.looks_like_log(name)):
             return Done(task, "other", task.found.size, reason=reason, hint=hint)
         again = inputs.is_url(name) or bool(task.found.parts)
