@@ -72,7 +72,8 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> st
     "--host",
     callback=_pattern,
     metavar="REGEX",
-    help="Finds a log's host in its name (the first group); by default the log's folder.",
+    help="Finds a log's host in its name (the first group); by default its nearest folder "
+    "that is no date or number.",
 )
 @click.option(
     "--engine",

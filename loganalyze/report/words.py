@@ -187,11 +187,14 @@ def span(start: datetime | None, end: datetime | None) -> str:
     """Say a stretch of time: its start, its end without repeating the day, its length."""
     if start is None or end is None:
         return "no time stamps"
-    if start == end:
-        return moment(start)
+    return moment(start) if start == end else f"{moment(start)} {until(start, end)}"
+
+
+def until(start: datetime, end: datetime) -> str:
+    """Say the end of a stretch of time without repeating the day, and its length."""
     same_day = start.date() == end.date()
     last = end.time().isoformat(timespec="seconds") if same_day else moment(end)
-    return f"{moment(start)} to {last} ({duration((end - start).total_seconds())})"
+    return f"to {last} ({duration((end - start).total_seconds())})"
 
 
 def place(source: str | None, line_no: int | None, last: int | None = None) -> str:

@@ -130,5 +130,5 @@ def _bucket(time: str | None, period: str) -> str | None:
     start = datetime.fromisoformat(str(time))
     if period == "week":
         monday = start - timedelta(days=start.weekday())
-        return f"{monday:%Y-%m-%d} and 6 days"
+        return f"{monday:%Y-%m-%d} to {monday + timedelta(6):%m-%d}"
     return start.strftime({"hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}[period])

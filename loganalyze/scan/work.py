@@ -358,7 +358,10 @@ class _Reading:
         done.runs[run] = page
 
     def _host(self, log: str, writers: Collection[str | None]) -> str | None:
-        """Return the host: by the pattern, else by the wrapper, else the log's folder."""
+        """Return the host: by the pattern, else by the wrapper, else the nearest folder.
+
+        A folder without a letter is a date or the number of a job.
+        """
         if self._settings.host:
             match = re.search(self._settings.host, log)
             return (match[1] if match.re.groups else match[0]) if match else None
@@ -366,7 +369,7 @@ class _Reading:
             return writer
         archive, _, member = log.partition("!")
         folders = [f for name in (archive, member) for f in re.split(r"[/\\]+", name)[:-1]]
-        return folders[-1] or None if folders else None
+        return next((f for f in reversed(folders) if re.search(r"[^\W\d_]", f)), None)
 
     # -- logs that grow -------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ def test_without_script_the_table_is_complete(page):
     assert 'id="filters" hidden' in text  # nothing is offered that would not work
     assert "<caption>By host: runs with each cause</caption>" in text
     assert "By day: runs with each cause" in text
+    assert '<a href="#cause=KV001"><b>' in text  # with it, a cause shows its runs
 
 
 def test_a_large_archive_still_makes_a_page_that_opens(page):

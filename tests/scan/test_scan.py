@@ -306,9 +306,19 @@ def test_the_page_is_complete_escaped_and_asks_no_network(archive, tmp_path):
     assert body.index("saturated") < body.index("healthy")  # worst first
     rows = re.findall(r'<th scope="row">host-\d</th>(.*?)</tr>', page, re.DOTALL)
     hosts = {tuple(int(x) for x in re.findall(r">(\d+)<", row)) for row in rows}
-    assert hosts == {(3, 3, 4), (1, 1, 3)}  # node1 and node2, whose names are nobody's business
+    assert hosts == {(4, 3, 3), (3, 1, 1)}  # node1 and node2, whose names are nobody's business
     assert "node1" not in page
     assert "very-secret" not in "".join(p.read_text() for p in out.rglob("*.html"))
+
+
+def test_a_folder_named_by_a_date_or_a_number_is_no_host(tmp_path):
+    for name in ("node7/2026-03-02/a.log", "4711/b.log"):
+        log = tmp_path / "in" / name
+        log.parent.mkdir(parents=True)
+        log.write_text(log_text(full=True, seed=len(name)))
+    scan(tmp_path / "in", tmp_path / "out", jobs=1)
+    hosts = {name: row["host"] for name, row in runs(tmp_path / "out").items()}
+    assert hosts == {"a.log": "node7", "b.log": "in"}
 
 
 def test_host_pattern(archive, tmp_path, run):

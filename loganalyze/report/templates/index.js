@@ -61,10 +61,15 @@
   more.addEventListener("click", () => { limit = Infinity; cut(); });
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(filter));
+  form.querySelector("[type=reset]").addEventListener("click", () => setTimeout(filter));
+  const read = () => {
+    const asked = [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => form.elements[name]);
+    if (asked.length) form.reset();
+    for (const [name, value] of asked) form.elements[name].value = value;
+    filter();
+    return asked.length;
+  };
   form.hidden = false;
-  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (form.elements[name]) form.elements[name].value = value;
-  }
-  filter();
+  read();
+  addEventListener("hashchange", () => { if (read()) document.getElementById("all").scrollIntoView(); });
 })();
