@@ -648,14 +648,15 @@ def merge(spans: Sequence[tuple[float, float]], slack: float) -> list[tuple[floa
 def _restarts(
     report: Report, drawn: Sequence[Series], by_time: bool
 ) -> Iterator[tuple[float, str]]:
-    """Return where a later session of the same log begins, and how the one before ended."""
-    ended: dict[str, str] = {}
+    """Return where a later session of the same server begins, and how the one before ended."""
+    ended: dict[tuple[str, int], str] = {}
     for s in report.sessions:
         mine = [d for d in drawn if d.session == s.id]
-        if s.source in ended and (s.start or mine):
+        server = (s.source, s.server)
+        if server in ended and (s.start or mine):
             at = ms(s.start) if by_time and s.start else float(s.first_line)
-            yield at, "restart after crash" if ended[s.source] == "crash" else "restart"
-        ended[s.source] = s.ended_by
+            yield at, "restart after crash" if ended[server] == "crash" else "restart"
+        ended[server] = s.ended_by
 
 
 #: Distances between ticks of a time axis, in seconds.
@@ -690,13 +691,14 @@ def ticks(x0: float, x1: float, by_time: bool, want: int = 6) -> list[tuple[floa
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A column over the whole report: the median of its bins, its peak and where that is."""
+    """A column over the whole report: the median of its bins, its ends and where the peak is."""
 
     median: float
     peak: float
     peak_line: int
     peak_source: str
     mean: float = 0.0
+    least: float = 0.0
 
 
 def worst(report: Report) -> Key | None:
@@ -763,6 +765,7 @@ def stats(report: Report, column: str, only: Key | None = None) -> Stats | None:
     """
     of = key_of(report)
     means: list[float] = []
+    least = math.inf
     peak: Stats | None = None
     for s in report.series:
         if only and of(s) != only:
@@ -771,7 +774,10 @@ def stats(report: Report, column: str, only: Key | None = None) -> Stats | None:
         for i, v in enumerate(band.mean if band else ()):
             if band and v is not None:
                 means.append(v)
+                least = min(least, _value(band.min[i]))
                 high = _value(band.max[i])
                 if peak is None or high > peak.peak:
                     peak = Stats(0.0, high, s.first_line[i], s.source)
-    return replace(peak, median=median(means), mean=fmean(means)) if peak else None
+    if peak is None:
+        return None
+    return replace(peak, median=median(means), mean=fmean(means), least=least)

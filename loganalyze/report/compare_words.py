@@ -111,6 +111,14 @@ def why(one: Difference) -> str:
     return f"because {one.reason}" if one.verdict == "not comparable" else one.reason
 
 
+def grouped(rows: Sequence[Difference]) -> list[list[Difference]]:
+    """Put measures that cannot be compared for one reason together, the others each alone."""
+    out: dict[object, list[Difference]] = {}
+    for i, one in enumerate(rows):
+        out.setdefault(i if one.effect else (one.verdict, one.reason), []).append(one)
+    return list(out.values())
+
+
 def setting(one: Setting) -> tuple[str, str, str]:
     """Return flag, value before and value after."""
     flag = "--" + one.name.replace("_", "-")

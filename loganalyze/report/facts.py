@@ -202,7 +202,10 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
             middle, peak = _level(level.median, unit), _level(level.peak, unit)
             alone = len(report.sources) == 1
             where = words.place(None if alone else level.peak_source, level.peak_line)
-            note = "the only value" if middle == peak else f"median; peak {peak} near {where}"
+            note = f"median; peak {peak} near {where}"
+            if middle == peak:
+                only = _level(level.least, unit) == peak
+                note = "the only value" if only else f"median and peak, near {where}"
             if column == "kv_usage" and words.several_pools(report):
                 name = "usage of the fullest pool"
             yield KeyNumber(name, middle, "" if unit == "fraction" else unit, note)

@@ -275,8 +275,11 @@ def spell(
             if all_lines > 1
             else f"in the only {kind}"
         )
-    total = length_s(found)
-    share = total / max(case.signals.span_s, total, 1.0)
+    total, own = length_s(found), case.data.session
+    span_s = case.signals.span_s
+    if own.start and own.end:
+        span_s = (own.end - own.start).total_seconds()
+    share = total / max(span_s, total, 1.0)
     # Those of several ranks at one time are one.
     spells = len(covered(episodes)) or len(eps.spans(_anywhere(found)))
     pieces = f" in {spells} spells" if spells > 1 else ""

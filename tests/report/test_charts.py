@@ -287,7 +287,7 @@ def test_spans_that_touch_become_one() -> None:
 def test_levels_name_the_line_of_the_peak() -> None:
     s = one_series([0, 1, 2], {"kv_usage": [0.2, 0.9, 0.4]})
     level = charts.stats(report(s), "kv_usage")
-    assert level == charts.Stats(0.4, 0.9, 101, "server.log", pytest.approx(0.5))
+    assert level == charts.Stats(0.4, 0.9, 101, "server.log", pytest.approx(0.5), 0.2)
     assert charts.stats(report(s), "queue_req") is None
 
 

@@ -14,7 +14,7 @@ import pytest
 import samples
 
 from loganalyze import analyze
-from loganalyze.model import Episode, Lever, Plan
+from loganalyze.model import Band, Episode, Lever, Plan
 from loganalyze.report import charts, facts, phase, plan_to_text, to_html, to_svg, words
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "path", "rect"}
@@ -499,3 +499,12 @@ def test_two_servers_of_one_log_are_two_lines_and_never_one_mean(
     if who:
         assert usage.value == "0.90"
         assert facts.measured(report).startswith(f"Levels of {who}, 2026-03-02 09:00:00 to ")
+    assert not timeline.restarts
+
+
+def test_a_peak_that_is_the_median_is_not_called_the_only_value() -> None:
+    levels = [0.9] * 60 + [0.2] * 30
+    series = samples.series({"kv_usage": lambda t: levels[int(t)]}, seconds=90, step=1)
+    series = replace(series, columns={"kv_usage": Band(levels, levels, levels)})
+    usage = next(iter(facts.key_numbers(replace(samples.excerpt(), series=(series,)))))
+    assert (usage.value, usage.note) == ("0.90", "median and peak, near line 10")
