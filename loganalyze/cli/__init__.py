@@ -42,6 +42,12 @@ class Program(click.Group):
         """Name the commands in the order in which they are added: the main ones first."""
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what each command does in its first sentence, whole: click would cut it."""
+        rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def make_context(
         self,
         info_name: str | None,

@@ -11,9 +11,19 @@ import click
 
 from loganalyze.cli import _outputs, _shared
 
+#: More of anything is a slip of the finger, and no longer to be counted in a float.
+_MOST = 10**12
+
+
+class _Count(click.IntRange):
+    """A whole number within limits, which are said in short."""
+
+    def _describe_range(self) -> str:
+        return super()._describe_range().replace(str(_MOST), "1e12")
+
 
 class _Amount(click.FloatRange):
-    """A number within limits; click takes `nan` for one."""
+    """A number within limits, which are said in short; click takes `nan` for one."""
 
     def convert(
         self,
@@ -27,11 +37,12 @@ class _Amount(click.FloatRange):
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        return super()._describe_range().replace(str(_MOST), "1e12")
 
-#: More of anything is a slip of the finger, and no longer to be counted in a float.
-_MOST = 10**12
+
 _AMOUNT = _Amount(0, _MOST, min_open=True)
-_COUNT = click.IntRange(1, _MOST)
+_COUNT = _Count(1, _MOST)
 
 
 @click.command(
