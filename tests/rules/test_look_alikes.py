@@ -241,18 +241,46 @@ def test_a_wave_of_long_requests_is_no_change_of_the_mix(crest, warms):
     assert any(at >= START + timedelta(seconds=change - 300) for at in begins) == warms
 
 
+def twenty(w, until, tokens, every):
+    """Twenty requests run, of `tokens(t)` each, and one more starts every so many seconds."""
+    begun = w.t
+    while w.t < until:
+        if every and w.t // every > begun // every:
+            w.prefill(1, 30, 19, 0)
+        begun = w.t
+        w.decode(20, 20 * int(tokens(w.t)), 0)
+
+
+@pytest.mark.parametrize("every", [None, 1])
 @pytest.mark.parametrize("later", [None, 2_500, 400])
-def test_a_warm_up_ends_at_the_level_that_it_climbs_to(later):
+def test_a_warm_up_ends_at_the_level_that_it_climbs_to(later, every):
     """From 0 to 1,000 tokens per request in 60 s, so 850 at 51 s; what comes later counts not."""
     w = Writer(pool=400_000, cap=64)
-    while w.t < 300:
-        w.decode(20, 20 * int(1 + 999 * min(1.0, w.t / 60)), 0)
-    while later and w.t < 1_300:
-        w.decode(20, 20 * later, 0)
+    twenty(w, 300, lambda t: 1 + 999 * min(1.0, t / 60), every)
+    if later:
+        twenty(w, 1_300, lambda _: later, every)
     warm_up = found(log_of(w))["WRM001"]
     end = (warm_up.episodes[0].end - START).total_seconds()
     assert end == pytest.approx(51, abs=3)
     assert warm_up.evidence[0].value == pytest.approx(1_000, abs=20)
+
+
+@pytest.mark.parametrize(("every", "changed"), [(1, True), (10, False)])
+def test_a_new_level_must_stand_for_some_lifetimes_of_requests(every, changed):
+    """From 1,000 tokens per request to 2,000 in 60 s, so 1,700 at 42 s; then for 190 s.
+
+    Of 20 requests one of which starts every second each lives 20 s, and in 250 s twelve
+    generations came: the mix is another. One that starts every 10 s lives 200 s: that may be a
+    wave of them.
+    """
+    w = Writer(pool=400_000, cap=64)
+    twenty(w, 500, lambda t: 1_000 + 1_000 * min(1.0, max(0.0, t - 250) / 60), every)
+    warm_up = found(log_of(w)).get("WRM001")
+    spans = [
+        tuple((at - START).total_seconds() for at in (one.start, one.end))
+        for one in (warm_up.episodes if warm_up else [])
+    ]
+    assert spans == ([pytest.approx((250, 292), abs=15)] if changed else [])
 
 
 # -- prefill without decode lines ---------------------------------------------------------------

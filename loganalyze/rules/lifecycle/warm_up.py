@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 
 from loganalyze.episodes import Span, joined, spans
@@ -33,8 +35,9 @@ from loganalyze.timeline import as_float
         ),
         "shortest_s": Limit(15.0, "s", "shortest warm-up to report"),
         "rise": Limit(1.5, "x", "rise of tokens per request that marks a changed mix"),
-        "level_s": Limit(600.0, "s", "time over which the old and the new level are taken"),
-        "settle_s": Limit(120.0, "s", "shortest settled time after it"),
+        "lives": Limit(5.0, "lifetimes", "lifetimes of requests over which a level is taken"),
+        "settle_s": Limit(120.0, "s", "shortest time over which a level is taken"),
+        "level_s": Limit(600.0, "s", "longest time over which a level is taken"),
     },
     after=("KV010", "PRE001"),
 )
@@ -43,7 +46,8 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         The time from a start, a restart or a change of the request mix until tokens per running
-        request reach `share` of their level: the median of as long again, `settle_s` at least.
+        request reach `share` of their level: the median of twice `lives` lifetimes of a request,
+        or, where another load follows so soon, of as long again as they climbed.
     Why it is slow:
         Nothing is slow yet: tokens per request climb from the prompt to prompt plus most of the
         output within one request lifetime, and running requests and throughput fall as they do.
@@ -70,10 +74,10 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
-    first, end = worst.spans[0]
-    long = max(end - first, worst.rank.cells(limits["settle_s"]))
-    settled = as_float(_per_request(worst.rank)[end : end + long].median(), 0.0)
-    after = Held(worst.rank, [(end, min(end + long, worst.rank.grid.height))]).decode
+    end = worst.spans[0][1]
+    until = _warming(worst.rank, limits)[worst.spans[0]]
+    settled = as_float(_per_request(worst.rank)[end:until].median(), 0.0)
+    after = Held(worst.rank, [(end, until)]).decode
     alike = after.with_columns(
         _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
     ).filter(pl.col("_off").is_finite())
@@ -103,6 +107,16 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
 #: The climb is looked at in steps of this part of it.
 _FINE = 20
 
+#: Windows whose median is the level that requests climb to: those that came together are of one
+#: age, and swing around it for some lifetimes.
+_SETTLED = 2.0
+
+#: A level stands for so much of a window at least.
+_STOOD = 0.5
+
+#: What the waves before a change reached: the rest is one request or another.
+_CREST = 0.95
+
 
 def _per_request(rank: Rank) -> pl.Series:
     """Return tokens per running request, smoothed over a few seconds."""
@@ -114,65 +128,122 @@ def _per_request(rank: Rank) -> pl.Series:
     )
 
 
-def _warming(rank: Rank, limits: Limits) -> list[Span]:
-    """Return warm-up spans: at the start, and where a longer mix of requests sets in."""
-    a = _per_request(rank)
-    begins = [0, *_mix_changes(rank, a, limits)]
-    out: list[Span] = []
+def _windows(rank: Rank, limits: Limits) -> pl.Series:
+    """Return how many windows have passed at the end of each cell.
+
+    Tokens per request swing with the lifetime of requests, seconds or minutes, so a level is
+    taken over a window of `lives` of them, of `settle_s` at least and of `level_s` at most. A
+    lifetime is the running requests over those that start in a second (Little's law).
+    """
+    minute = rank.cells(60)
+    started = pl.col("started").fill_null(0) - pl.col("retracted").fill_null(0)
+    rate, running = (
+        values.rolling_mean(minute, min_samples=1, center=True)
+        for values in (started, pl.col("running"))
+    )
+    lives = rank.select(rate / running).fill_nan(0.0).fill_null(0.0) / limits["lives"]
+    least, most = (rank.cells(limits[name]) for name in ("settle_s", "level_s"))
+    return lives.clip(1 / most, 1 / least).cum_sum()
+
+
+def _ahead(passed: pl.Series, cell: int, windows: float) -> int:
+    """Return the cell that lies so many windows after (before) one."""
+    return int(passed.search_sorted(float(passed[cell]) + windows))
+
+
+def _warming(rank: Rank, limits: Limits) -> dict[Span, int]:
+    """Return warm-up spans: at the start, and where a longer mix of requests sets in.
+
+    Each with the end of the time over which the level was taken that it climbs to.
+    """
+    a, passed = _per_request(rank), _windows(rank, limits)
+    # A mix that becomes shorter is no warm-up, and bounds the level before it.
+    changes = [c for way in (a, 1 / a) for c in _mix_changes(rank, way, passed, limits)]
+    begins = sorted({0, *changes})
+    lives = as_float(rank.grid["started"].sum(), 0.0) > 0
+    out: dict[Span, int] = {}
     for begin, end in zip(begins, [*begins[1:], rank.grid.height], strict=True):
         if end - begin < rank.cells(limits["settle_s"]):
             continue
         alive = begin + int(a[begin:end].is_not_null().arg_max() or 0)
-        # A change of the mix was told by levels over so long, and may begin in a lull of waves.
-        least = rank.cells(limits["level_s"] if begin else limits["settle_s"])
-        stop = alive + (_climb(rank, a[alive:end], least, limits) or 0)
-        if stop - alive >= rank.cells(limits["shortest_s"]):
-            out.append((alive, stop))
+        own = rank, a[alive:end], passed[alive:end]
+        # Where they never reach it, longer requests followed; without prefill lines nobody knows
+        # how long they live.
+        climb = _climb(*own, _SETTLED, limits) if lives else None
+        climb = climb or _climb(*own, 0.0, limits)
+        if climb and climb[0] >= rank.cells(limits["shortest_s"]):
+            out[alive, alive + climb[0]] = alive + climb[1]
     return out
 
 
-def _climb(rank: Rank, a: pl.Series, least: int, limits: Limits) -> int | None:
-    """Return the cells until tokens per request reach their level; None where they never do.
+def _climb(
+    rank: Rank, a: pl.Series, passed: pl.Series, windows: float, limits: Limits
+) -> tuple[int, int] | None:
+    """Return the cells until tokens per request reach their level, and until that was taken.
 
-    They have reached it where they stand as high as usual for as long again as they climbed, and
-    for `least` cells: what comes later, another load or a leak, is not what they climb to.
+    None where they never do. They have reached it where they stand as high as usual over the next
+    windows, and for as long again as they climbed.
     """
     # One request alone may be long or short.
     a = a.rolling_median(2 * rank.cells(limits["shortest_s"]) + 1, min_samples=1, center=True)
     cell = 0
-    while cell + max(cell, least) // 2 <= a.len():
-        level, now = as_float(a[cell : cell + max(cell, least)].median()), as_float(a[cell])
+    while cell < a.len():
+        again = max(cell, rank.cells(limits["settle_s"]))
+        if cell + again // 2 > a.len():
+            break
+        until = min(max(cell + again, _ahead(passed, cell, windows)), a.len())
+        level, now = as_float(a[cell:until].median()), as_float(a[cell])
         if level and now is not None and now >= limits["share"] * level:
             reached = (a >= limits["share"] * level).fill_null(False)
-            return int(reached.arg_max() or 0)
+            return int(reached.arg_max() or 0), until
         cell += max(1, cell // _FINE)
     return None
 
 
-def _mix_changes(rank: Rank, a: pl.Series, limits: Limits) -> list[int]:
+def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) -> list[int]:
     """Return the cells at which tokens per request begin to rise to a new, lasting level.
 
-    Waves of requests that finish together make tokens per request swing over minutes, so the
-    levels before and after are medians of `level_s`, and the new one must be beyond what waves
-    reached before; the rise begins at the last moment before the change at which a minute's mean
-    still stood at the old level.
+    Waves of requests that finish together make tokens per request swing, so the levels before and
+    after are medians of a window, and the new one must be beyond what waves reached before; the
+    rise begins at the last moment before the change at which the mean of half a minute still
+    stood at the old level.
     """
-    size = rank.cells(limits["level_s"])
-    if a.len() < 1.5 * size:
+    size = rank.cells(limits["settle_s"])
+    if a.len() < 2 * size:
         return []
-    before = a.rolling_median(size, min_samples=size // 2).shift(1)
-    after = a.reverse().rolling_median(size, min_samples=size // 2).reverse()
-    ratio = (after / before).fill_nan(0.0).fill_null(0.0)
-    minute = a.rolling_mean(rank.cells(60), min_samples=1, center=True)
+    frame = pl.DataFrame({"at": (passed * _PARTS).cast(pl.Int64), "a": a})
+    before = _window(frame).shift(1)
+    ends = frame.reverse().with_columns(at=frame["at"][-1] - pl.col("at"))
+    after = _window(ends).reverse()
+    known = (before["known"] >= size // 2) & (after["known"] >= size // 2)
+    ratio = (after["level"] / before["level"]).set(~known.fill_null(False), 0.0)
+    ratio = ratio.fill_nan(0.0).fill_null(0.0)
+    half = a.rolling_mean(rank.cells(30), min_samples=1, center=True)
     out: list[int] = []
     for first, end in joined(spans(ratio >= limits["rise"]), size // 2):
         top = first + int(ratio[first:end].arg_max() or 0)
-        level = as_float(before[top], 0.0)
-        still = spans((minute[max(0, top - size) : top + 1] <= level).fill_null(True))
-        begin = max(0, top - size) + (still[-1][1] if still else 0)
-        # The start's own warm-up is no change of the mix: the old level stood for a while.
-        crest = as_float(a[max(0, begin - size) : begin].quantile(0.9), 0.0)
-        lasting = as_float(a[begin : begin + size].median(), 0.0) > crest
-        if begin >= size // 2 and lasting:
+        level, back = float(before["level"][top]), _ahead(passed, top, -1.0)
+        halfway = (half[top:] >= level * math.sqrt(ratio[top])).fill_null(False)
+        rise = half[back : top + 1 + int(halfway.arg_max() or 0)]
+        still = spans((rise <= level).fill_null(True))
+        begin = back + (still[-1][1] if still else 0)
+        # Each level must stand for a while, so the start's own climb is no change of the mix.
+        stood = min(passed[begin] - passed[out[-1] if out else 0], passed[-1] - passed[begin])
+        lasting = as_float(a[begin : _ahead(passed, begin, 1.0)].median(), 0.0)
+        if stood >= _STOOD and lasting > before["crest"][begin]:
             out.append(begin)
     return out
+
+
+#: Of a window: the count of windows as whole numbers.
+_PARTS = 1_000_000
+
+
+def _window(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return of the window that ends with each cell the level, its crest and its known cells."""
+    a, size = pl.col("a"), f"{_PARTS}i"
+    return rows.select(
+        level=a.rolling_median_by("at", size),
+        crest=a.rolling_quantile_by("at", size, quantile=_CREST),
+        known=a.is_not_null().cast(pl.Int64).rolling_sum_by("at", size),
+    )
