@@ -111,7 +111,7 @@ _FINE = 20
 #: age, and swing around it for some lifetimes.
 _SETTLED = 2.0
 
-#: A level stands for so much of a window at least.
+#: The level before a change stood for so much of a window at least.
 _STOOD = 0.5
 
 #: What the waves before a change reached: the rest is one request or another.
@@ -227,8 +227,8 @@ def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) ->
         rise = half[back : top + 1 + int(halfway.arg_max() or 0)]
         still = spans((rise <= level).fill_null(True))
         begin = back + (still[-1][1] if still else 0)
-        # Each level must stand for a while, so the start's own climb is no change of the mix.
-        stood = min(passed[begin] - passed[out[-1] if out else 0], passed[-1] - passed[begin])
+        # The old level must have stood: the start's own climb is no change of the mix.
+        stood = passed[begin] - passed[out[-1] if out else 0]
         lasting = as_float(a[begin : _ahead(passed, begin, 1.0)].median(), 0.0)
         if stood >= _STOOD and lasting > before["crest"][begin]:
             out.append(begin)
