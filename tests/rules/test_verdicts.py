@@ -602,6 +602,21 @@ def test_a_busy_prefill_server_does_not_wait_for_decode_servers(seqs, bootstrap,
         assert "share of time" not in found[cause].evidence[0].label
 
 
+@pytest.mark.parametrize(("new_token", "waits"), [(8_192, True), (8_000, False)])
+def test_a_pass_takes_the_prompts_that_it_begins(new_token, waits):
+    """Full passes of 3 #new-seq begin 2 and go on with one, so 5 waiting are more than 2 x 2.
+
+    Those that are not full begin 3.
+    """
+    wait = "#prealloc-req: 5, #inflight-req: 1, "
+    lines = [args(disaggregation_mode="prefill", chunked_prefill_size=8192)]
+    lines += [
+        prefill(60 + i, "token usage: 0.32", 0, 0, 3, new_token, 0, more=wait) for i in range(180)
+    ]
+    found, _ = judged(lines)
+    assert ("PDP001" in found) is waits
+
+
 def test_a_transfer_queue_that_requests_pass_quickly_is_no_backlog():
     """5 of 105 wait for their KV, so requests do for a twentieth of their time there."""
     lines = [args(disaggregation_mode="decode"), size(100_000, 512)]
@@ -647,6 +662,22 @@ def test_the_reserve_of_a_decode_server_blocks_at_a_low_usage(running, blocked):
     if blocked:
         shares = [e.value for e in found["PDD001"].evidence if e.label.startswith("reserved")]
         assert shares == [pytest.approx(300 * 512 / 250_000, abs=0.001)]
+
+
+@pytest.mark.parametrize(("used", "primary"), [(55_000, "PDD002"), (70_000, "PDD001")])
+def test_preallocated_kv_is_part_of_the_usage_that_a_decode_server_prints(used, primary):
+    """30,000 of the tokens used are preallocated; up to 0.6 of the pool there is room.
+
+    The reserve is 512 x (20 running + 20 in transfer), 0.20 of it: 0.75 with 0.55, and below 0.95.
+    """
+    lines = [args(disaggregation_mode="decode"), size(100_000, 512)]
+    fields = pd_fields(100_000, used, 30, 20).replace(
+        "pre-allocated usage: 0.00", "pre-allocated usage: 0.30"
+    )
+    assert "0.30" in fields
+    lines += [decode(60 + i, 20, fields, 1500) for i in range(120)]
+    _, verdict = judged(lines)
+    assert verdict.primary == primary
 
 
 def test_transfers_that_never_end_keep_the_slots_of_those_who_wait():

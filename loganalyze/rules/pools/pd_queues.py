@@ -36,11 +36,13 @@ def _need_lines(case: Case) -> None:
 
 
 def _lacks_room(case: Case, usage: float) -> pl.Expr:
-    """Whether a decode server has no KV room for another request."""
-    used = pl.col("usage") + pl.col("prealloc_usage").fill_null(0.0)
+    """Whether a decode server has no KV room for another request.
+
+    Its printed usage holds the preallocated KV: all that is allocated is used.
+    """
     held = pl.col("running").fill_null(0) + pl.col("transfer").fill_null(0)
     tokens, reserve = case.signals.capacity.kv_tokens, memory.decode_reserve(case.signals.session)
-    return pool.lacks_room(used, held, tokens, reserve, usage)
+    return pool.lacks_room(pl.col("usage"), held, tokens, reserve, usage)
 
 
 @rule(
@@ -349,7 +351,8 @@ def pd_waits_for_decode(case: Case, limits: Limits) -> Finding | Clear:
     def judge(rank: Rank) -> list[Span]:
         waiting = pl.coalesce("bootstrap", "prealloc")
         passes = rank.lines.filter(pl.col("lines") > 0)
-        a_pass = as_float((passes["new_seq"] / passes["lines"]).median(), 0.0)
+        # A prompt in chunks is a #new-seq of each of its batches, and left the queue once.
+        a_pass = as_float((passes["started"] / passes["lines"]).median(), 0.0)
         held = rank.holds(
             (waiting >= limits["requests"])
             & (waiting > limits["passes"] * a_pass)
