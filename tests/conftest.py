@@ -1,10 +1,17 @@
 """What all tests share."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same inputs each time, so that what the tests say of a commit is the commit's. To look
-# further: `pytest --hypothesis-profile=default`, and `make fuzz`.
-settings.register_profile("same", derandomize=True, database=None)
+# No test may fail because the machine is busy: no limit of time. The same inputs each time, so
+# that what the tests say of a commit is the commit's. To look further:
+# `pytest --hypothesis-profile=default`, and `make fuzz`.
+settings.register_profile(
+    "same",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+)
 settings.load_profile("same")
 
 
