@@ -49,7 +49,7 @@ _CHAINED = re.compile(
 #: What the second line of a record looks like.
 _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")
 #: How it begins where the first line ended with the words of a traceback.
-_FRAME = re.compile(rb"  File \\*\"")
+_FRAME = re.compile(rb"  File \\*\"|Try to allocate ")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
 #: What others put behind each line: more cells of a table, the end of an element of HTML.

@@ -358,9 +358,12 @@ def _without_copies(sources: Sequence[Source]) -> list[Source]:
 
 
 def _is_copy(one: Source, other: Source) -> bool:
-    """Whether two logs that start alike hold the same text."""
-    if "stdin" in (one.kind, other.kind):
-        return False  # what comes later cannot be waited for
+    """Whether two files that start alike hold the same text.
+
+    What comes from a pipe cannot be waited for; an archive's members are what it says they are.
+    """
+    if any(source.kind.startswith(("stdin", "tar", "zip")) for source in (one, other)):
+        return False
     with contextlib.suppress(OSError, InputError), contextlib.ExitStack() as opened:
         a, b = (opened.enter_context(source._open_text()[0]) for source in (one, other))
         while (chunk := a.read(BLOCK)) == b.read(BLOCK):
