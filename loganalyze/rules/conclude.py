@@ -111,6 +111,12 @@ _PROFILE_WORDS = {
 #: A symptom is explained by a cause that held during this share of it.
 _EXPLAINED_SHARE = 0.5
 
+#: Causes that room and bytes of KV do nothing for, and the flags that give such room.
+_NOT_KV = frozenset({"PRE001"})
+_KV_LEVERS = frozenset(
+    {"--kv-cache-dtype", "--mem-fraction-static", "--enable-dp-attention", "--dcp-size"}
+)
+
 #: Ranks that are named in the cost.
 _RANKS = 4
 
@@ -218,7 +224,8 @@ def _order(code: str) -> int:
 def _nested(one: Finding, others: Sequence[Finding]) -> Finding:
     """Return the finding with `explained_by` set to the first cause that accounts for it.
 
-    A rule that knows its cause has set it already.
+    A rule that knows its cause has set it already. A symptom does not advise what does nothing
+    for its cause.
     """
     if one.explained_by is not None:
         return one
@@ -232,7 +239,11 @@ def _nested(one: Finding, others: Sequence[Finding]) -> Finding:
     ]
     if not causes:
         return one
-    return replace(one, explained_by=min(causes, key=lambda c: _order(c.code)).code)
+    cause = min(causes, key=lambda c: _order(c.code)).code
+    actions = one.actions
+    if cause in _NOT_KV:
+        actions = [action for action in actions if action.flag not in _KV_LEVERS]
+    return replace(one, explained_by=cause, actions=actions)
 
 
 def _together(symptom: Finding, cause: Finding) -> float:

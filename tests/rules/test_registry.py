@@ -1,5 +1,6 @@
 """Registration, limits, flags, nesting and verdicts."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,7 +8,7 @@ from synth import START, capacity, decode, outcomes, planted, sessions, text
 
 from loganalyze import rules
 from loganalyze.errors import UsageError
-from loganalyze.model import Episode, Finding, Severity
+from loganalyze.model import Action, Episode, Finding, Severity
 from loganalyze.rules import flags, registry
 from loganalyze.rules.registry import Outcome
 
@@ -170,6 +171,21 @@ def outcome(one):
 def test_a_symptom_is_nested_under_its_cause():
     found = rules.findings([outcome(finding("KV004")), outcome(finding("KV001"))])
     assert [(f.code, f.explained_by) for f in found] == [("KV001", None), ("KV004", "KV001")]
+
+
+def advised(cause):
+    """Return the flags that LNG001 still advises, nested under a cause."""
+    flags_ = ("--kv-cache-dtype", "--mem-fraction-static", "--max-running-requests", None)
+    symptom = replace(finding("LNG001"), actions=[Action("do", flag=f) for f in flags_])
+    found = rules.findings([outcome(symptom), outcome(finding(cause))])
+    (nested,) = (f for f in found if f.code == "LNG001")
+    return nested.explained_by, [a.flag for a in nested.actions]
+
+
+def test_a_symptom_of_prefill_does_not_advise_room_for_kv():
+    assert advised("PRE001") == ("PRE001", ["--max-running-requests", None])
+    every = ["--kv-cache-dtype", "--mem-fraction-static", "--max-running-requests", None]
+    assert advised("THR002") == (None, every)
 
 
 @pytest.mark.parametrize(
