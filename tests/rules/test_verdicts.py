@@ -609,7 +609,7 @@ def test_a_pass_takes_the_prompts_that_it_begins(new_token, waits):
     Those that are not full begin 3.
     """
     wait = "#prealloc-req: 5, #inflight-req: 1, "
-    lines = [args(disaggregation_mode="prefill", chunked_prefill_size=8192)]
+    lines = [args(disaggregation_mode="prefill"), size(100_000, 512)]
     lines += [
         prefill(60 + i, "token usage: 0.32", 0, 0, 3, new_token, 0, more=wait) for i in range(180)
     ]
