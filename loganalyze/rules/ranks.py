@@ -19,6 +19,7 @@ from loganalyze.rules.held import (
     all_episodes,
     confidence,
     gain_text,
+    ranks_of,
     severity,
     shown,
     spell,
@@ -133,8 +134,9 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
     inside = grid.filter(within(grid["cell"], [(a, b - 1) for a, b in found_spans]))
     lost = as_float(inside["lost"].mean(), 0.0)
     name = busiest[1].rank.label or "one rank"
+    when = spell(case, [busiest[1]]).removesuffix(ranks_of(case, [busiest[1]]))
     return Finding(
-        summary=f"DP ranks are loaded unevenly {spell(case, [busiest[1]])}: {name} at usage "
+        summary=f"DP ranks are loaded unevenly {when}: {name} at usage "
         f"{busiest[0]:.2f} with {busiest[2]:,.0f} waiting, "
         f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:,.0f}",
         episodes=all_episodes([busiest[1]]),

@@ -553,6 +553,7 @@ def test_the_rank_with_requests_in_preallocation_is_the_one_to_name():
     shown = {e.label: e for e in uneven.evidence}
     assert shown["waiting on DP0 TP0"].value == 21
     assert shown["waiting on DP0 TP0"].line_no == 2
+    assert found["DPI001"].summary.count("DP0 TP0") == 1
 
 
 def test_balancing_says_what_an_even_load_gives():
