@@ -61,6 +61,12 @@ _REQUEST_END = re.compile(
     rb"return_\w+|log\w+|top_logprobs_num|token_ids_\w+|modalities|lora_path|session\w+)=.*[)}]"
     rb"|'(?:meta_info|output_ids|model|messages|index|role)': .*\})(?:[, ].*)?\s*$"
 )
+#: Of a logged request, the quote of its first text: Python's repr has single ones.
+_FIRST_QUOTE = re.compile(rb"[\"']")
+#: What a line of the server's holds: its stamp, or statistics.
+_SERVERS = re.compile(
+    rb"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}|(?:Decode|Prefill?) batch"
+)
 #: What table rows, Markdown, HTML and Ray put behind a line.
 _WRAPPED_END = re.compile(
     rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$"
@@ -76,7 +82,7 @@ _LAST_WORD = re.compile(
 )
 #: A request as the server prints it, but for those of OpenAI's kind.
 _CALL = re.compile(rb": obj=[A-Za-z]+\(")
-_CELL_END = re.compile(rb'(?<!")"(?:[,;\t][^"]{0,200})?\s*$')
+_CELL_END = re.compile(rb'(?<!["\\])"(?:[,;\t][^"]{0,200})?\s*$')
 _JSON_END = re.compile(rb'(?:\\[nr])*(?<!\\)"(?:,.*)?[}\]]{1,16}\s*$')
 
 
@@ -293,11 +299,11 @@ class Searcher:
         while at >= 0:
             stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
             if _is_open(data, start, at, stop):
-                close = _request_end(data, stop + 1, start + MAX_REQUEST)
+                close = _request_end(data, at, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
                     break
-                if close:
+                if close and close > stop + 1:
                     inside = data.count(b"\n", stop, close - 1)
                     closing = data[data.rfind(b"\n", 0, close - 1) + 1 : close - 1][-TAIL:]
                     rest = _REQUEST_END.search(_JSON_END.sub(b"", closing))
@@ -398,14 +404,26 @@ def _is_raw(text: bytes, at: int, stop: int) -> bool:
     )
 
 
-def _request_end(data: bytes, start: int, limit: int) -> int | None:
-    """Return the end of the line on which a request of several lines ends."""
+def _request_end(data: bytes, at: int, start: int, limit: int) -> int | None:
+    """Return the end of the line on which a request of several lines ends.
+
+    A raw prompt may hold any line. One in Python's repr that seems to go on was cut, or something
+    stands behind it: the server's next line ends it.
+
+    Args:
+        data: lines of a log.
+        at: where the request is logged.
+        start: where the line below begins.
+        limit: where to give up.
+    """
+    quote = _FIRST_QUOTE.search(data, at, start)
+    raw = quote is not None and quote[0] == b'"'
     while start < min(limit, len(data)):
         stop = data.find(b"\n", start)
         if stop < 0:
             return None
         line = data[start:stop]
-        if REQUEST in line:
+        if REQUEST in line or (not raw and _SERVERS.search(line)):
             return start
         tail = line[-TAIL:]
         if _REQUEST_END.search(tail) or _REQUEST_END.search(_JSON_END.sub(b"", tail)):

@@ -986,3 +986,35 @@ def test_a_record_behind_a_return_is_not_lost_with_the_request_before_it(tmp_pat
     for kept in ("errors", "all"):
         frames, _, _ = read(tmp_path, text, kept)
         assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "t"}),
+        lambda line: line[:160],
+        lambda line: f"{line}\tgpu-7",
+        lambda line: f"{line},gpu-7",
+        lambda line: f"| {line} | gpu-7 |",
+        lambda line: f'msg="{line}" host=gpu-7',
+        lambda line: f"<td>{line}</td><td>gpu-7</td>",
+    ],
+)
+@pytest.mark.parametrize("prompt", ["hello " * 40, "it's " * 40, "a (b" * 40])
+def test_a_request_in_reprs_never_hides_the_lines_below_it(wrap, prompt, tmp_path):
+    """It was cut, or something stands behind it: Python's repr has no line end in it."""
+    said = [
+        line
+        for k in range(60)
+        for line in (own(k), f"[{at(k)}] Receive: obj=GenReq(rid='1', text={prompt!r}, stream=0)")
+    ]
+    for kept in ("errors", "all"):
+        frames, _, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in said), kept)
+        assert frames.batch["running_req"].to_list() == [100 + k for k in range(60)]
+
+
+def test_a_record_behind_a_return_is_read_once(tmp_path):
+    """In a log with carriage returns before its line ends, too."""
+    request = f"[{at(0)}] Receive: obj=GenerateReqInput(rid='1', text='hello')"
+    frames, _, _ = read(tmp_path, "".join(f"{request}\r{own(k)}\r\n" for k in range(60)))
+    assert frames.batch["queue_req"].to_list() == list(range(60))
