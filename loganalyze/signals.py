@@ -304,22 +304,11 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
     points = points.with_columns(line=True)
     lost = retractions(data, one.dp_rank)
     if lost.height:
-        lost = lost.sort("line_no").join_asof(
-            points.select("source", "line_no", "row", "at").sort("line_no"),
-            on="line_no",
-            by="source",
-            check_sortedness=False,
-        )
-        extra = lost.select(
-            "source",
-            "line_no",
-            pl.col("row").fill_null(-1),
-            pl.col("at").fill_null(0),
-            value="new_token_ratio",
-        )
-        points = pl.concat([points, extra.with_columns(line=False)]).sort(
-            "row", "line_no", maintain_order=True
-        )
+        lost = lost.select(
+            "source", "line_no", row=timeline.row_before(lines, lost), value="new_token_ratio"
+        ).join(points.select("row", "at"), on="row", how="left", maintain_order="left")
+        extra = lost.with_columns(pl.col("at").fill_null(0), line=False)
+        points = pl.concat([points, extra.select(points.columns)]).sort("row", maintain_order=True)
     value = pl.col("value")
     ratio = (
         points.with_columns(
@@ -628,13 +617,9 @@ def _lost_by_cell(
     lost = retractions(data, one.dp_rank)
     if not lost.height:
         return pl.Series([0.0]).new_from_index(0, height)
-    at = lost.sort("line_no").join_asof(
-        lines.select("source", "line_no", "t").sort("line_no"),
-        on="line_no",
-        by="source",
-        check_sortedness=False,
-    )
-    cell = (pl.col("t").fill_null(float(lines["t"][0])) / step_s).floor().cast(pl.Int64)
+    before = timeline.row_before(lines, lost).clip(0)
+    at = lost.with_columns(t=lines["t"].gather(before))
+    cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
     by_cell = at.group_by(cell.alias("cell")).agg(
         retracted=pl.col("num_retracted_reqs").fill_null(1).sum().cast(pl.Float64)
     )

@@ -671,14 +671,42 @@ def _retracted_before(lines: pl.DataFrame, data: SessionData) -> pl.Series:
     event = retractions(data, lines["dp_rank"][0])
     if not event.height:
         return pl.repeat(0, lines.height, eager=True, dtype=pl.Int64)
-    lost = event.sort("source", "line_no").select(
-        "source",
-        "line_no",
-        lost=pl.col("num_retracted_reqs").fill_null(1).cum_sum().over("source"),
+    lost = (
+        event.select(pl.col("num_retracted_reqs").fill_null(1), row=row_before(lines, event) + 1)
+        .group_by("row")
+        .agg(lost=pl.col("num_retracted_reqs").sum())
     )
-    found = (
-        lines.select("row", "source", "line_no")
-        .sort("line_no")
-        .join_asof(lost.sort("line_no"), on="line_no", by="source", check_sortedness=False)
+    found = lines.select("row").join(lost, on="row", how="left", maintain_order="left")
+    return found["lost"].fill_null(0).cum_sum()
+
+
+def places(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Return numbers that are in the order of `lines` for rows with source and line_no.
+
+    Parts of a rotated set follow each other, and a log may stand newest first. Null for rows of
+    other sources.
+    """
+    line_no = pl.col("line_no")
+    parts = (
+        lines.group_by("source", maintain_order=True)
+        .agg(way=pl.when(line_no.last() < line_no.first()).then(-1).otherwise(1))
+        .with_row_index("part")
     )
-    return found.sort("row")["lost"].fill_null(0)
+    found = rows.select("source", "line_no").join(
+        parts, on="source", how="left", maintain_order="left"
+    )
+    return found.select(
+        place=pl.col("part").cast(pl.Int64) * _PART_LINES + pl.col("way") * line_no
+    )["place"]
+
+
+def row_before(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Return the `row` of the line before each of some rows; -1 where there is none."""
+    at = pl.DataFrame({"place": places(lines, lines), "row": lines["row"]})
+    wanted = pl.DataFrame({"place": places(lines, rows)}).with_row_index("order")
+    found = wanted.sort("place").join_asof(at.sort("place"), on="place", check_sortedness=False)
+    return found.sort("order")["row"].cast(pl.Int64).fill_null(-1)
+
+
+#: More lines than a part has.
+_PART_LINES = 1 << 40

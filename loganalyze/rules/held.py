@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from loganalyze import derive
+from loganalyze import derive, timeline
 from loganalyze import episodes as eps
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span
@@ -342,15 +342,28 @@ def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
     found = [case.earlier[code] for code in codes if code in case.earlier]
     if not found:
         return out
-    at = rank.lines.select("source", "line_no", "t")
+    lines = rank.lines
+    at = lines.select("t", place=timeline.places(lines, lines))
     for finding in found:
         for one in finding.episodes:
-            if one.rank not in (None, rank.label) or one.source not in (None, at["source"][0]):
+            if one.rank not in (None, rank.label):
                 continue
-            inside = at.filter(pl.col("line_no").is_between(one.first_line, one.last_line))["t"]
-            if inside.len():
-                first, end = int(inside[0] / rank.step_s), int(inside[-1] / rank.step_s) + 1
-                out = out & ~eps.mask_of([(first, end)], out.len())
+            first = one.source or lines["source"][0]
+            ends = pl.DataFrame(
+                {
+                    "source": [first, one.last_source or first],
+                    "line_no": [one.first_line, one.last_line],
+                },
+                schema_overrides={"line_no": lines["line_no"].dtype},
+            )
+            start, stop = timeline.places(lines, ends)
+            inside = at.filter(pl.col("place") >= start) if start is not None else at.clear()
+            if stop is not None:  # else it ends in a log in which this rank printed nothing
+                inside = inside.filter(pl.col("place") <= stop)
+            if inside.height:
+                t = inside["t"]
+                begin, end = int(t[0] / rank.step_s), int(t[-1] / rank.step_s) + 1
+                out = out & ~eps.mask_of([(begin, end)], out.len())
     return out
 
 

@@ -81,13 +81,13 @@ class Run:
 
     @cached_property
     def following(self) -> Mapping[int, SessionData]:
-        """Of each session's id the next session of the same source, if any."""
-        found, last = dict[int, SessionData](), dict[str, int]()
+        """Of each session's id the next session of the same server, if any."""
+        found, last = dict[int, SessionData](), dict[int, int]()
         for data in self.sessions:
             own = data.session
-            if own.source in last:
-                found[last[own.source]] = data
-            last[own.source] = own.id
+            if own.server in last:
+                found[last[own.server]] = data
+            last[own.server] = own.id
         return found
 
 
@@ -177,7 +177,7 @@ class Case:
 
     @property
     def following(self) -> SessionData | None:
-        """The next session of the same source, if any."""
+        """The next session of the same server, if any."""
         return self.run.following.get(self.signals.session.id)
 
     def arg(self, name: str, default: object = None) -> object:

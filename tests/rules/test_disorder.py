@@ -2,7 +2,19 @@
 
 import random
 
+import pytest
+
 import loganalyze
+from loganalyze import reading, timeline
+from loganalyze.filters import Filters
+from loganalyze.parse import Parser
+from loganalyze.rules.planted import PLANTED
+from loganalyze.store import Store
+
+RETRACT = (
+    "[2026-01-05 10:{:02d}:{:02d}] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+    "#new_tokens_gained: 311, #new_token_ratio: 0.4213 -> 0.9871\n"
+)
 
 
 def decode(second, usage=0.97, queue=40, rate="600.00", year=2026):
@@ -71,3 +83,48 @@ def test_statistics_that_are_read_in_part_are_told(tmp_path):
     report = analyzed(tmp_path, lines)
     assert report.coverage.lines_partial == 50
     assert "50 of the statistics read in part" in " ".join(loganalyze.to_text(report).split())
+
+
+@pytest.mark.parametrize(
+    "name", ["a full KV pool, warm-up and retractions", "light load, idle time, drain"]
+)
+def test_parts_of_a_log_are_judged_as_the_whole(name, tmp_path):
+    """In a rotated set, and newest first."""
+    planted = next(p for p in PLANTED if p.name == name)
+    ((_, text),) = planted.logs().items()
+    lines = text.splitlines(keepends=True)
+    whole = analyzed(tmp_path, lines)
+    third = len(lines) // 3
+    parts = [lines[:third], lines[third : 2 * third], lines[2 * third :]]
+    paths = [tmp_path / "set" / f"server.log{end}" for end in (".2", ".1", "")]
+    paths[0].parent.mkdir()
+    for path, part in zip(paths, parts, strict=True):
+        path.write_text("".join(part))
+    rotated = loganalyze.analyze(paths)
+    backwards = analyzed(tmp_path, reversed(lines))
+    assert rotated.verdict.headline == whole.verdict.headline
+    for other in (rotated, backwards):
+        assert other.verdict.primary == whole.verdict.primary
+        assert {f.code for f in other.findings} == {f.code for f in whole.findings}
+        assert set(planted.shows) <= {f.code for f in other.findings}
+
+
+def test_what_was_thrown_back_is_counted_over_parts_and_backwards(tmp_path):
+    """Two requests between any two lines: 2 for each decode line but the first."""
+    lines = [
+        line
+        for second in range(0, 120, 2)
+        for line in (decode(second), RETRACT.format(second // 60, second % 60 + 1))
+    ]
+    half = len(lines) // 2
+    parts = {"server.log.1": "".join(lines[:half]), "server.log": "".join(lines[half:])}
+    for logs in (parts, {"backwards.log": "".join(reversed(lines))}):
+        for log, text in logs.items():
+            (tmp_path / log).write_text(text)
+        store = Store()
+        paths = [str(tmp_path / log) for log in logs]
+        read, _ = reading.read_all(Parser(), store, paths, None)
+        (session,) = reading.measured(store, read, Filters())
+        (one,) = timeline.of(session)
+        lost = one.lines.filter("decode")["d_lost"].to_list()
+        assert lost == [None, *[2] * 59]
