@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _MAX_WRITERS = 500
 
 #: So many writers of so few statistics lines each are no servers: another column names the
-#: machine of a collector, or a request, on each row of a table.
-_FEW_LINES, _FEW_WRITERS = 2, 16
+#: machine of a collector, or a request, on each row of a table. Of two lines each, they may be
+#: the pods of `kubectl logs --tail=2`.
+_FEW_LINES, _FEW_WRITERS = 1, 16
 
 #: Stamps that run back by so much, so many times and on such a share of the lines: no order.
 _BACK_S, _BACK_TIMES, _BACK_SHARE = 120, 8, 0.02

@@ -505,13 +505,15 @@ def test_the_names_of_columns_below_a_comment_and_between_other_marks(header, ro
 
 
 def test_a_host_on_each_row_is_no_server(tmp_path):
-    """Names of a line or two each tell what collected them; two servers say more than that."""
+    """Names of a line each tell what collected them; servers say more than that."""
     rows = [f'{at(k)},node-{k},"{own(k)}"' for k in range(60)]
     (one,) = sessions("\n".join(["time,host,message", *rows]) + "\n")
     assert one.batch["queue_req"].to_list() == list(range(60))
     rows += [f'{at(k)},{n},"{own(k)}"' for k in range(60, 70) for n in ("gpu-1", "gpu-2")]
     split = sessions("\n".join(["time,host,message", *rows]) + "\n")
     assert sorted(data.batch.height for data in split) == [10, 10, 60]
+    pods = [f"[pod/sglang-{n}/server] {own(k)}" for n in range(20) for k in range(2)]
+    assert [data.batch.height for data in sessions("\n".join(pods) + "\n")] == [2] * 20
 
 
 @pytest.mark.parametrize(
