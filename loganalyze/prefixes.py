@@ -192,11 +192,12 @@ _OTEL = re.compile(
 _INSIGHTS = re.compile(r'\\*"field\\*"\s*:\s*\\*"@message\\*"\s*,\s*\\*"value\\*"')
 #: Beside one of these, `content` is the line: log services of several clouds write it there.
 _COLLECTED = re.compile(r"__\w+__(?::.*)?|_?(?:pod|container)_?[Nn]ame_?")
-#: Words that announce somebody's text.
+#: Words that announce somebody's text; `user=name` is a label.
 _PROSE = re.compile(
-    r"(?i)(?<![\w.@/-])(?:prompts?|user|assistant|human|question|query|request|reply|inputs?|"
-    r"outputs?|text|content|completion|response|answer|said|says|wrote|writes|asks|asked|sent|"
-    r"echo|instruction|quote|chat|conversation|payload|body)(?![\w.@/-])"
+    r"(?i)(?<![\w.@/-])(?:prompts?|user(?!=\\*\"?[\w.@-]+\\*\"?[\s,}])|assistant|human|"
+    r"question|query|request|reply|inputs?|outputs?|text|content|completion|response|answer|"
+    r"said|says|wrote|writes|asks|asked|sent|echo|instruction|quote|chat|conversation|payload|"
+    r"body)(?![\w.@/-])"
 )
 _SENTENCE = re.compile(r"(?<![\w.@/-])[A-Za-z]+ [a-z]+ [a-z]+")
 #: A logging format of the user's own, which names SGLang's module.

@@ -1020,3 +1020,11 @@ def test_a_record_behind_a_return_is_read_once(tmp_path):
     request = f"[{at(0)}] Receive: obj=GenerateReqInput(rid='1', text='hello')"
     frames, _, _ = read(tmp_path, "".join(f"{request}\r{own(k)}\r\n" for k in range(60)))
     assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+@pytest.mark.parametrize(
+    "before", ["host=gpu-7 user=bob ip=10.0.0.1 ", '{instance="gpu-7:9090", user="bob"} ']
+)
+def test_a_label_with_a_users_name_announces_no_text(before, tmp_path):
+    frames, _, _ = read(tmp_path, "".join(f"{before}{own(k)}\n" for k in range(60)))
+    assert frames.batch["queue_req"].to_list() == list(range(60))
