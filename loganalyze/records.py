@@ -38,7 +38,7 @@ _COLOURS = re.compile(rb"(?:\x1b\[[0-9;]*m)*")
 _ANOTHER = re.compile(
     rb"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\] "
     rb"|(?:Decode|Prefill?) batch[^\n]{0,40}#(?:running-req|new-seq): ?[0-9]"
-    rb"|new fill batch\. #seq: [0-9]|#running-req: [0-9]+, #token: [0-9]"
+    rb"|new fill batch\. #seq: [0-9]|#running-req: [0-9]+, #token: -?[0-9]"
     rb"|#retracted_reqs: ?[0-9]"
 )
 #: What Python, or an old release, says before a traceback that belongs to the record above.

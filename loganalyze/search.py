@@ -63,10 +63,6 @@ _REQUEST_END = re.compile(
 )
 #: Of a logged request, the quote of its first text: Python's repr has single ones.
 _FIRST_QUOTE = re.compile(rb"[\"']")
-#: What a line of the server's holds: its stamp, or statistics.
-_SERVERS = re.compile(
-    rb"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}|(?:Decode|Prefill?) batch"
-)
 #: What table rows, Markdown, HTML and Ray put behind a line.
 _WRAPPED_END = re.compile(
     rb"[\"',;`| \t]{1,8}$|(?:</[a-z]+>){1,4}$"
@@ -407,14 +403,17 @@ def _is_raw(text: bytes, at: int, stop: int) -> bool:
 def _request_end(data: bytes, at: int, start: int, limit: int) -> int | None:
     """Return the end of the line on which a request of several lines ends.
 
-    A raw prompt may hold any line. One in Python's repr that seems to go on was cut, or something
-    stands behind it: the server's next line ends it.
+    A raw prompt may hold any line. One in Python's repr holds lines only where somebody undid
+    it, and then shows its end; without one it was cut, or something stands behind it.
 
     Args:
         data: lines of a log.
         at: where the request is logged.
         start: where the line below begins.
         limit: where to give up.
+
+    Returns:
+        0 where the request does not go on; None where what is there does not tell it.
     """
     quote = _FIRST_QUOTE.search(data, at, start)
     raw = quote is not None and quote[0] == b'"'
@@ -423,8 +422,8 @@ def _request_end(data: bytes, at: int, start: int, limit: int) -> int | None:
         if stop < 0:
             return None
         line = data[start:stop]
-        if REQUEST in line or (not raw and _SERVERS.search(line)):
-            return start
+        if REQUEST in line:
+            return start if raw else 0
         tail = line[-TAIL:]
         if _REQUEST_END.search(tail) or _REQUEST_END.search(_JSON_END.sub(b"", tail)):
             return stop + 1

@@ -309,7 +309,8 @@ class Breaks(NamedTuple):
 
 
 #: In a string of JSON, a quote has a backslash before it: `},{"a` is no part of one.
-_JSON_BREAK = rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[)[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"(?:%b))'
+#: Some collectors put nothing between their records.
+_JSON_BREAK = rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[|\})[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"(?:%b))'
 _ANY_KEY = re.compile(_JSON_BREAK % rb'([\w@][\w@. -]{0,24}"[ \t]?:|[\w@])')
 _STRINGS = Breaks(
     re.compile(rb'(\[|(?<!\\)",)[ \t]{0,8}(?="\[(?:20[0-9]{2}-|[0-9]{2}:))'), request_safe=True

@@ -1028,3 +1028,9 @@ def test_a_record_behind_a_return_is_read_once(tmp_path):
 def test_a_label_with_a_users_name_announces_no_text(before, tmp_path):
     frames, _, _ = read(tmp_path, "".join(f"{before}{own(k)}\n" for k in range(60)))
     assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+def test_records_of_json_with_nothing_between_them(tmp_path):
+    records = [json.dumps({"log": own(k) + "\n", "stream": "stderr"}) for k in range(200)]
+    frames, _, _ = read(tmp_path, "".join(records))
+    assert frames.batch["queue_req"].to_list() == list(range(200))
