@@ -403,6 +403,35 @@ def test_graphs_that_no_decode_line_replays_may_be_switched_off(given, running, 
     assert short.primary == (None if any(given.values()) else "GRF001")
 
 
+@pytest.mark.parametrize("at_first", [152, 100])
+def test_a_missing_graph_costs_what_steps_of_like_batches_say(at_first):
+    # A step takes 20 ms with a graph, running / 0.020 token/s, and 30 ms without: 1.5 times.
+    # Nobody knows what 164 running would take with one where no more than 100 ran with it.
+    lines = [args(cuda_graph_max_bs=160, max_running_requests=512)]
+    for i in range(120):
+        running, step = (at_first, 0.020) if i < 60 else (164, 0.030)
+        fields = plain(700_000, 1_000 * running)
+        lines.append(decode(60 + i, running, fields, running / step, graph=i < 60))
+    graph = judged(lines)[0]["GRF001"]
+    assert "more than 160 requests run" in graph.summary
+    (cost,) = [e for e in graph.evidence if e.label.startswith("step time")]
+    if at_first == 152:
+        assert (cost.value, cost.unit) == (pytest.approx(1.5, rel=0.01), "x")
+        assert "to 164 running, without, against 59 at 152, with" in cost.formula
+    else:
+        assert cost.value.startswith("cannot tell from this log")
+
+
+def test_the_largest_graph_is_not_said_where_nobody_printed_it():
+    lines = [size(700_000, 512)]
+    for i in range(120):
+        running = 100 if i < 60 else 164
+        lines.append(decode(60 + i, running, plain(700_000, 99_000), 5_000, graph=i < 60))
+    assert "164 or more requests run, and at most 100 ran with a graph" in (
+        judged(lines)[0]["GRF001"].summary
+    )
+
+
 # -- giant prompts ----------------------------------------------------------------------------
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import polars as pl
 
-from loganalyze.capacity.steps import MIN_LINES
 from loganalyze.episodes import Span, at_least, joined, spans
-from loganalyze.model import Action, Finding, Severity
-from loganalyze.rules.held import Held, act, all_episodes, confidence, hold, minimum, shown, spell
+from loganalyze.model import Action, Evidence, Finding, Severity
+from loganalyze.rules.held import (
+    Held,
+    act,
+    alike,
+    all_episodes,
+    confidence,
+    hold,
+    minimum,
+    shown,
+    spell,
+)
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
 from loganalyze.signals import Rank
 from loganalyze.timeline import as_float
@@ -20,6 +27,11 @@ _LARGEST = ("cuda-graph-max-bs-decode", "cuda-graph-max-bs")
 
 #: Graphs are captured up to so many requests at least, by default, on the smallest GPUs.
 _SMALLEST_DEFAULT = 8
+
+#: Steps are of like batches where running requests and KV tokens differ by no more than this.
+_ALIKE_RUNNING, _ALIKE_TOKENS = 0.1, 0.2
+#: So many of them on each side tell what the graph saves.
+_ENOUGH = 3
 
 
 @rule(
@@ -82,20 +94,14 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         shown("fewest running requests without a graph", least_off, "requests", where),
         shown("most running requests with a graph", most_on, "requests", (None, None)),
     ]
-    slow = off["residual"].drop_nulls()
-    if slow.len() >= 3 and on.height >= MIN_LINES:
-        evidence.append(
-            shown(
-                "step time without a graph against the model with one",
-                math.exp(as_float(slow.median(), 0.0)),
-                "x",
-                where,
-                "median of measured / modelled time",
-                2,
-            )
-        )
+    if on.height:
+        evidence.append(_slower(worst.rank, on, off))
     need = int(as_float(off["running_req"].max(), 0.0))
-    by_size = most_on is not None and least_off is not None and least_off > most_on
+    set_to = case.arg("cuda_graph_max_bs") or case.arg("cuda_graph_max_bs_decode")
+    cap = set_to if isinstance(set_to, int) else None
+    by_size = ""
+    if least_off is not None and most_on is not None and least_off > most_on:
+        by_size = _beyond(least_off, most_on, cap)
     actions: list[Action] = []
     if disabled or not (on.height or case.arg("disable_cuda_graph") is False):
         actions += act(
@@ -115,8 +121,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
             "about 2 MB of GPU memory per batch size",
         )
     actions += largest
-    cap = case.arg("cuda_graph_max_bs") or case.arg("cuda_graph_max_bs_decode")
-    if isinstance(cap, int) and not disabled:
+    if cap and not disabled:
         actions += act(
             case,
             "Or cap running requests at the largest captured batch size",
@@ -129,9 +134,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         + (
             f"--{disabled} is set"
             if disabled
-            else f"more than {most_on:.0f} requests run"
-            if by_size
-            else f"{worst.mean('running') or 0:.0f} requests run"
+            else by_size or f"{worst.mean('running') or 0:.0f} requests run"
         ),
         episodes=all_episodes(found),
         evidence=evidence,
@@ -144,6 +147,72 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         if by_size
         else "graphs disabled or failed to capture, or other DP ranks in prefill",
     )
+
+
+def _beyond(least_off: float, most_on: float, cap: int | None) -> str:
+    """Say that more requests run than the graphs are for: the largest graph, where it is known.
+
+    The most that ran with a graph may be the load of that time, far below the largest graph.
+    """
+    if cap is not None and most_on <= cap < least_off:
+        return f"more than {cap:,} requests run, the largest captured batch size"
+    return f"{least_off:.0f} or more requests run, and at most {most_on:.0f} ran with a graph"
+
+
+def _slower(rank: Rank, on: pl.DataFrame, off: pl.DataFrame) -> Evidence:
+    """Return what a step takes without a graph over one with, among steps of like batches.
+
+    Measured steps alone: the model's step at a batch that never ran with a graph is a guess.
+    Prefill between steps takes time that no graph saves.
+    """
+    label = "step time without a graph over that with one"
+    without, by_size = (
+        rows.filter(
+            (pl.col("dt_s") > 0)
+            & (pl.col("last_prefill") == 0)
+            & ~(pl.col("after_gap") | pl.col("emptied"))
+            & (pl.col("r_mean") > 0)
+            & (pl.col("t_mean") > 0)
+        )
+        .with_columns(
+            step=pl.col("dt_s") / rank.timeline.interval,
+            r=pl.col("r_mean").log(),
+            t=pl.col("t_mean").cast(pl.Float64).log(),
+        )
+        .sort("r")
+        for rows in (off, on)
+    )
+    with_one = by_size.group_by("r", maintain_order=True).agg(
+        pl.col("step", "t").median(), size=pl.col("r_mean").first(), n=pl.len()
+    )
+    pairs = without.join_asof(
+        with_one, on="r", strategy="nearest", tolerance=_ALIKE_RUNNING, suffix="_on"
+    ).filter((pl.col("t") - pl.col("t_on")).abs() <= _ALIKE_TOKENS)
+    sizes = pairs.unique("size")
+    n_on = int(sizes["n"].sum())
+    if min(pairs.height, n_on) < _ENOUGH:
+        return shown(
+            label,
+            "cannot tell from this log: too few steps of like batches, without prefill between "
+            "them, ran with and without one",
+        )
+    ratio = pl.col("step") / pl.col("step_on")
+    value = as_float(pairs.select(ratio.median()).item(), 0.0)
+    low, high = (_range(rows[name]) for rows, name in ((sizes, "size"), (pairs, "r_mean")))
+    return shown(
+        label,
+        value,
+        "x",
+        alike(pairs, ratio, value),
+        f"median; steps without prefill between: {pairs.height} lines at {high} running, without, "
+        f"against {n_on} at {low}, with",
+        2,
+    )
+
+
+def _range(values: pl.Series) -> str:
+    low, high = as_float(values.min(), 0.0), as_float(values.max(), 0.0)
+    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
 
 
 def _others_prefill(case: Case, rank: Rank) -> pl.Series:
