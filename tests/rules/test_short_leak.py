@@ -67,3 +67,12 @@ def test_chunks_of_long_prompts_are_no_requests():
     found = outcome(log(85_000, started=1, new_token=8192, chunk=None))
     assert found.status == "not_applicable"
     assert "chunked_prefill_size" in found.reason
+
+
+def test_a_pool_that_holds_less_than_is_in_use_is_another_servers():
+    # 85,000 of 100,000 tokens; then one line of 120,000: as where logs of two servers are one.
+    text = log(85_000).replace("#token: 85000", "#token: 120000", 1)
+    found = outcome(text)
+    assert found.status == "not_applicable"
+    assert "120,000 tokens in use" in found.reason
+    assert "pool of 100,000" in found.reason

@@ -77,6 +77,8 @@ def kv_leak(case: Case, limits: Limits) -> Finding | Clear:
             confidence="high",
         )
     need_pool_size(case)
+    for rank in case.ranks:
+        _need_its_own_pool(rank)
     if any(_cuts_unseen(case, rank) for rank in case.ranks):
         raise NotApplicable(
             "the chunks of long prompts cannot be told from requests: its start-up lines with "
@@ -97,6 +99,28 @@ def kv_leak(case: Case, limits: Limits) -> Finding | Clear:
         confidence="low" if case.arg("enable_hierarchical_cache") else confidence(case, found),
         competing="growing chat histories or open sessions can look like a leak",
     )
+
+
+#: The pool may be inferred from usage, which is printed with two decimals.
+_BEYOND = 1.05
+
+
+def _need_its_own_pool(rank: Rank) -> None:
+    """Refuse to weigh tokens against a pool that is not theirs: none holds more than it has.
+
+    Raises:
+        NotApplicable: a line of the rank prints more tokens in use than its pool has.
+    """
+    rows = rank.lines.drop_nulls("own_token")
+    if not rank.kv_tokens or not rows.height:
+        return
+    at = int(rows["own_token"].arg_max() or 0)
+    most = as_float(rows["own_token"][at], 0.0)
+    if most > _BEYOND * rank.kv_tokens:
+        raise NotApplicable(
+            f"line {rows['line_no'][at]} prints {most:,.0f} tokens in use, more than the pool of "
+            f"{rank.kv_tokens:,} has: that pool size and these lines do not belong together"
+        )
 
 
 def _unaccounted(found: list[Held], excess: float) -> str:
