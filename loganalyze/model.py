@@ -191,7 +191,8 @@ class Episode:
     """A stretch of time in which a condition held. Times are null where no stamp was printed.
 
     `last_source` is the log of `last_line` where that is another one than `source`, as in a
-    rotated set.
+    rotated set. None ends before it starts: a stamp of whole seconds may be earlier than one
+    with milliseconds on a line above it, and such an episode is a moment.
     """
 
     start: datetime | None
@@ -201,6 +202,11 @@ class Episode:
     rank: str | None = None
     source: str | None = None
     last_source: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the end from lying before the start."""
+        if self.start and self.end and self.end < self.start:
+            object.__setattr__(self, "end", self.start)
 
     @property
     def duration_s(self) -> float:

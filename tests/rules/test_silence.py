@@ -140,3 +140,22 @@ def test_the_time_between_rows_of_a_reduced_log_is_no_silence(tmp_path, monkeypa
     assert (hang(0), hang(300)) == ([], real)
     monkeypatch.setattr("loganalyze.store.MAX_ROWS", 300)  # merged to minutes
     assert (hang(0), hang(300)) == ([], real)
+
+
+def test_a_message_in_whole_seconds_does_not_end_before_the_line_above_it():
+    # The last line is of 11:30:58.400; the watchdog's, below it, of 11:30:58.
+    lines = [
+        f"2026-02-24 11:30:{n:02},400 | INFO     | sglang.srt.managers.scheduler:1071 | Decode "
+        "batch, #running-req: 4, #token: 4000, token usage: 0.04, cuda graph: True, gen "
+        "throughput (token/s): 160.00, #queue-req: 0, "
+        for n in range(59)
+    ]
+    lines.append(
+        "[2026-02-24 11:30:58] Scheduler watchdog timeout (self.watchdog_timeout=300, "
+        "self.soft=False)"
+    )
+    found = rules.findings(rules.run(sessions("\n".join(lines) + "\n")))
+    (hang,) = [f for f in found if f.code == "HNG001"]
+    (episode,) = hang.episodes
+    assert episode.duration_s == 0
+    assert episode.start == episode.end
