@@ -1,5 +1,8 @@
 """Registration, limits, flags, nesting and verdicts."""
 
+import ast
+import inspect
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -23,6 +26,33 @@ def test_every_rule_explains_itself(rule):
     for limit in rule.limits.values():
         assert limit.unit
         assert limit.meaning
+
+
+def given(rule):
+    """Return the severities that a rule's code names, by the functions of its module it uses.
+
+    `severity(case, found)` gives a critical one where the condition held for long.
+    """
+    tree = ast.parse(inspect.getsource(sys.modules[rule.judge.__module__]))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    todo, seen, found = [rule.judge.__name__], set(), set()
+    while todo:
+        name = todo.pop()
+        if name not in functions or name in seen:
+            continue
+        seen.add(name)
+        for node in (n for part in functions[name].body for n in ast.walk(part)):
+            if isinstance(node, ast.Name):
+                todo.append(node.id)
+                found |= {Severity.CRITICAL} if node.id == "severity" else set()
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Severity":
+                found.add(Severity[node.attr])
+    return found
+
+
+@pytest.mark.parametrize("rule", rules.all_rules().values(), ids=rules.all_rules())
+def test_every_rule_declares_the_worst_that_it_gives(rule):
+    assert max(given(rule)) == rule.severity
 
 
 def test_a_docstring_without_its_sections_is_refused():

@@ -15,7 +15,7 @@ from loganalyze.timeline import as_float
 @rule(
     "SPC001",
     "low-accept-length",
-    severity=Severity.WARNING,
+    severity=Severity.CRITICAL,
     needs=("accept_len", "running_req"),
     limits={
         "share_of_early": Limit(0.7, "x", "accept length over the session's early median"),
