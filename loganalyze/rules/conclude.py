@@ -117,6 +117,10 @@ _KV_LEVERS = frozenset(
     {"--kv-cache-dtype", "--mem-fraction-static", "--enable-dp-attention", "--dcp-size"}
 )
 
+#: Causes that undo whatever a symptom would advise, and why: more room fills up as well, and
+#: less load only delays it.
+_FIRST = {"KV010": "Follow KV010 first: what leaks fills any room, at any load"}
+
 #: Ranks that are named in the cost.
 _RANKS = 4
 
@@ -225,7 +229,7 @@ def _nested(one: Finding, others: Sequence[Finding]) -> Finding:
     """Return the finding with `explained_by` set to the first cause that accounts for it.
 
     A rule that knows its cause has set it already. A symptom does not advise what does nothing
-    for its cause.
+    for its cause, and that of a cause that undoes all of it refers to the cause.
     """
     if one.explained_by is not None:
         return one
@@ -241,7 +245,9 @@ def _nested(one: Finding, others: Sequence[Finding]) -> Finding:
         return one
     cause = min(causes, key=lambda c: _order(c.code)).code
     actions = one.actions
-    if cause in _NOT_KV:
+    if cause in _FIRST:
+        actions = [Action(_FIRST[cause])]
+    elif cause in _NOT_KV:
         actions = [action for action in actions if action.flag not in _KV_LEVERS]
     return replace(one, explained_by=cause, actions=actions)
 

@@ -212,6 +212,16 @@ def advised(cause):
     return nested.explained_by, [a.flag for a in nested.actions]
 
 
+def test_a_symptom_of_a_leak_advises_nothing_of_its_own():
+    for symptom in ("KV001", "KV004", "QUE001"):
+        flags_ = ("--mem-fraction-static", "--schedule-conservativeness", None)
+        full = replace(finding(symptom), actions=[Action("do", flag=f) for f in flags_])
+        found = rules.findings([outcome(full), outcome(finding("KV010"))])
+        (nested,) = (f for f in found if f.code == symptom)
+        assert nested.explained_by == "KV010"
+        assert [(a.text[:12], a.flag) for a in nested.actions] == [("Follow KV010", None)]
+
+
 def test_a_symptom_of_prefill_does_not_advise_room_for_kv():
     assert advised("PRE001") == ("PRE001", ["--max-running-requests", None])
     every = ["--kv-cache-dtype", "--mem-fraction-static", "--max-running-requests", None]

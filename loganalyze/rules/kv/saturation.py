@@ -109,8 +109,9 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
     if few:
         summary += f"; {few}"
     elif capacity.tokens_per_req and capacity.requests_fit is not None:
+        leak_aside = "without the leak " if "KV010" in case.earlier else ""
         summary += (
-            f"; room for about {capacity.requests_fit} at "
+            f"; {leak_aside}room for about {capacity.requests_fit} at "
             f"{capacity.tokens_per_req:,.0f} tokens each"
         )
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
