@@ -7,6 +7,7 @@ import pytest
 from synth import sessions
 
 from loganalyze import rules, signals, thin
+from loganalyze.model import Severity
 from loganalyze.rules.planted import START, B, Writer
 
 
@@ -378,3 +379,45 @@ def test_a_row_for_a_minute_tells_of_the_prefills_in_it(width, every, code):
     merged = replace(data, batch=thin.thin(data.batch, width))
     fired = {one.code for one in rules.findings(rules.run([merged]))}
     assert fired & {"QUE001", "ADM002"} == {code}
+
+
+# -- requests that hold more than a while before ----------------------------------------------
+
+
+def grown(earlier):
+    """Return KV006 where 60 requests of 500 tokens become 38 of 2,500, and 30 wait.
+
+    `earlier` is what ran for the minutes before: (running, tokens). One request ends every
+    fifth line, so a request lives for some 190 to 300 lines of a second and more.
+    """
+    w = Writer()
+    for i in range(400):
+        running, token = earlier if i < 300 else (60, 30_000)
+        if i % 5 == 0:
+            w.prefill(1, 100, running - 1, usage=token / 100_000)
+        w.decode(running, token + 10 * (i % 9))
+    for i in range(60):
+        w.decode(60 - i * 22 // 60, 30_000 + i * 1_080, 30)
+    for i in range(300):
+        if i % 5 == 0:
+            w.prefill(1, 100, 37, 30, usage=0.95)
+        w.decode(38, 95_000 + 10 * (i % 9), 30)
+    return {one.code: one for one in rules.run(sessions(log_of(w)))}["KV006"].finding
+
+
+def test_requests_that_held_as_much_a_while_before_are_no_new_mix():
+    again = grown((38, 95_000))
+    assert again.severity == Severity.INFO
+    assert "this is a refill, no new mix" in again.summary
+    assert "requests held 2,501" in again.summary  # 95,040 / 38, the mean of 95,000 to 95,080
+    new = grown((60, 33_000))
+    assert new.severity == Severity.WARNING
+    assert "the mix of requests changed" in new.summary
+    assert new.confidence == "high"
+
+
+def test_requests_that_all_came_of_late_may_just_be_young():
+    # 40 run, each with 550 tokens, and then 60 with 500: as they age these hold more.
+    maybe = grown((40, 22_000))
+    assert maybe.confidence == "low"
+    assert "running requests rose from 40 to 60" in maybe.competing

@@ -38,7 +38,8 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
         Tokens per running request growing at least `growth` times within `within_s`, usage
         rising with it, and throughput falling by `drop` once the pool is saturated (KV001),
         while step times fit the model. Within one request lifetime after a start or an idle
-        time it is warm-up, no regression; later, the mix of requests changed.
+        time it is warm-up, and after a time in which requests held as much a refill: neither is
+        a regression. Else the mix of requests changed.
     Why it is slow:
         Running requests = pool / tokens per request. Tokens per request climb from the prompt
         to prompt plus most of the output in about one lifetime; the early throughput never
@@ -70,17 +71,38 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
         grid = rank.grid
         a0, a1 = _per_cell(grid, low), _per_cell(grid, high)
         held = Held(rank, [(low, high)])
-        text = (
-            "this is warm-up, no regression: the first requests had not finished yet"
-            if warm
-            else "the mix of requests changed: they now hold more tokens"
-        )
+        before = max(0, low - rank.cells(lifetime or 0.0))
+        full = None if warm else _held_before(rank, before, low, a1)
+        young = "" if warm or full is not None else _young(rank, before, low)
+        if warm:
+            text = "this is warm-up, no regression: the first requests had not finished yet"
+        elif full is not None:
+            text = (
+                "this is a refill, no new mix: within one request lifetime before, requests held "
+                f"{_per_cell(grid, full):,.0f}, and those that took their places were young"
+            )
+        else:
+            text = "the mix of requests changed: they now hold more tokens"
+        level = confidence(case, [held], competing=bool(young))
         return Finding(
             summary=f"Tokens per running request grew from {a0:,.0f} to {a1:,.0f} in "
             f"{duration(held.seconds)} and decode throughput fell from "
             f"{peak_rate:,.0f} (best 30 s) to {settled_rate:,.0f} token/s (median after); {text}",
             episodes=held.episodes,
             evidence=[
+                *(
+                    []
+                    if full is None
+                    else [
+                        shown(
+                            "tokens per running request, within one lifetime before",
+                            _per_cell(grid, full),
+                            "tokens",
+                            *_said(rank, full),
+                            0,
+                        )
+                    ]
+                ),
                 shown(
                     "tokens per running request, before",
                     a0,
@@ -124,11 +146,42 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
                 case,
                 "Judge the server by the throughput afterwards, not the peak; for room see KV001",
             ),
-            severity=Severity.INFO if warm else Severity.WARNING,
-            confidence=confidence(case, [held]),
-            competing=_other_than_longer(rank, low, high),
+            severity=Severity.INFO if warm or full is not None else Severity.WARNING,
+            confidence=level,
+            competing="; ".join(filter(None, (young, _other_than_longer(rank, low, high)))),
         )
     return Clear(best)
+
+
+#: Requests that held as much as this share of what they hold now are no new mix.
+_AS_MUCH = 0.8
+#: Running requests that grew so many times were young at the end of it.
+_MORE_RUNNING = 1.3
+
+
+def _held_before(rank: Rank, first: int, low: int, now: float) -> int | None:
+    """Return the cell before a low in which requests held as much as after it; None without."""
+    per = _smooth(rank)[first : low + 1]
+    at = per.arg_max()
+    if at is None or _per_cell(rank.grid, first + at) < _AS_MUCH * now:
+        return None
+    return first + at
+
+
+def _young(rank: Rank, first: int, low: int) -> str:
+    """Say why requests may have been young at a low without a new mix; empty if they were not."""
+    grid = rank.grid[first : low + 1]
+    few, then = as_float(grid["running"].min(), 0.0), as_float(grid["running"][-1], 0.0)
+    if as_float(grid["retracted"].sum(), 0.0) > 0:
+        why = "requests were thrown back"
+    elif then >= _MORE_RUNNING * few:
+        why = f"running requests rose from {few:.0f} to {then:.0f}"
+    else:
+        return ""
+    return (
+        f"{why} within one request lifetime before: requests that are young, and hold more as "
+        "they age, look like a new mix"
+    )
 
 
 def _other_than_longer(rank: Rank, low: int, high: int) -> str:
@@ -153,10 +206,7 @@ def _fitted_residual(rank: Rank, low: int, high: int) -> pl.Series:
 
 def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     """Return (first cell, last cell, best rate before, settled rate after) of the growth."""
-    # A prefill line before the first decode line may print requests and no tokens yet.
-    held = (pl.col("running") > 0) & (pl.col("own_token") > 0)
-    a = rank.mean(pl.when(held).then(pl.col("own_token") / pl.col("running")), 60.0)
-    a = rank.select(pl.when(held).then(a))
+    a = _smooth(rank)
     usage = rank.mean("usage", 60.0)
     rate = rank.mean("rate", 30.0)
     size = rank.cells(limits["within_s"])
@@ -186,6 +236,14 @@ def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     if residual.len() and abs(as_float(residual.median(), 0.0)) > limits["max_residual"]:
         return None
     return low, high, as_float(top[high], 0.0), as_float(settled[high], 0.0)
+
+
+def _smooth(rank: Rank) -> pl.Series:
+    """Return the tokens per running request of each cell, as means of 60 s."""
+    # A prefill line before the first decode line may print requests and no tokens yet.
+    held = (pl.col("running") > 0) & (pl.col("own_token") > 0)
+    a = rank.mean(pl.when(held).then(pl.col("own_token") / pl.col("running")), 60.0)
+    return rank.select(pl.when(held).then(a))
 
 
 #: Cells on each side over which what requests hold is taken.
