@@ -23,7 +23,7 @@ from typing import TypeVar
 import polars as pl
 
 from loganalyze import formats
-from loganalyze.model import Report, Series, SessionData
+from loganalyze.model import Action, Check, Evidence, Finding, Report, Series, SessionData
 
 REMOVED = "[removed]"
 #: Addresses that get a number; further ones get a code, which needs no memory to stay the same
@@ -150,9 +150,15 @@ _HOST_PLACES = (
         r"(?P<host2>[\w.-]*[a-z][\w.-]*)"
     ),
     re.compile(r"(?i)node_?list\s?=\s?['\"]?(?P<host>[^\s'\"]+)"),
-    # A peer: `[head]:29500`, `(head, 29500)`, `[head:4242]` of MPI, `connect to head:30000`.
+    # A peer: `[head]:29500`, `[head:4242]` of MPI, `('head', 29500)`, `connect to head:30000`.
     re.compile(r"\[(?P<host>[A-Za-z][\w.-]*)(?:\]:\d{2,5}(?!\d)|:\d{3,7}\])"),
-    re.compile(r"\(['\"]?(?P<host>[A-Za-z][\w.-]*)['\"]?, ?\d{4,5}\)"),
+    # In brackets, any two arguments of a call look like one: Python's quotes tell it apart, or
+    # a word of connections before it.
+    re.compile(r"(?<!\w)\((?P<quote>['\"])(?P<host>[A-Za-z][\w.-]*)(?P=quote), ?\d{2,5}\)"),
+    re.compile(
+        r"(?i)\b(?:connect\w*|address(?:es)?|peers?|sockets?|remote|bind\w*|listen\w*)\b"
+        r"[^()\n]{0,60}(?<=\s)\((?P<host>[a-z][\w.-]*), ?\d{2,5}\)"
+    ),
     re.compile(
         r"(?i)\bconnect(?:ed|ing|ion)? (?:to|with|from) (?P<host>[a-z][\w.-]*)(?=:\d{2,5}(?!\d))"
         r"|service not known: ['\"]?(?P<host2>[a-z][\w.-]*)"
@@ -202,6 +208,14 @@ _HERE = frozenset({"0.0.0.0", "127.0.0.1", "localhost", "::", "::1", "sha256", "
 _OURS = re.compile(r"(?:host|ip)-\d+$")
 #: A name that is no ordinary word, so that it can be taken out wherever it stands.
 _TELLING = re.compile(r"(?=.*[\d.-])[\w.-]{4,}$")
+
+#: What the program itself writes, whatever the log holds.
+_OWN_TEXTS: dict[type, frozenset[str]] = {
+    Finding: frozenset({"code", "name", "why", "explained_by"}),
+    Check: frozenset({"code", "name", "status"}),
+    Evidence: frozenset({"unit"}),
+    Action: frozenset({"flag"}),
+}
 
 _T = TypeVar("_T")
 
@@ -334,7 +348,7 @@ class Redactor:
         if source not in self._names:
             for pattern in (_POD_FILE, _NODE_FILE):
                 for match in pattern.finditer(source):
-                    self._host(next(g for g in match.groupdict().values() if g))
+                    self._learned(next(g for g in match.groupdict().values() if g))
             end = _ENDING.search(source)
             stem = source[: end.start()] if end else source
             known = clean = self.text(stem) + source[len(stem) :]
@@ -360,7 +374,7 @@ class Redactor:
         return replace(clean, redacted=dict(sorted(self.removed.items())))
 
     def whole(self, value: _T) -> _T:
-        """Return any value of model.py with every text in it cleaned."""
+        """Return any value of model.py with every text in it cleaned that may hold a log's."""
         out: object = value
         if self.keep or value is None or isinstance(value, int | float | date):
             return value
@@ -369,10 +383,9 @@ class Redactor:
         elif isinstance(value, Series):  # numbers but for its name
             out = replace(value, source=self.name(value.source))
         elif is_dataclass(value) and not isinstance(value, type):
-            out = replace(
-                value,
-                **{f.name: self.whole(getattr(value, f.name)) for f in fields(value)},
-            )
+            own = _OWN_TEXTS.get(type(value), ())
+            said = [f.name for f in fields(value) if f.name not in own]
+            out = replace(value, **{name: self.whole(getattr(value, name)) for name in said})
         elif isinstance(value, Mapping):
             out = {k: self.whole(v) for k, v in value.items()}
         elif isinstance(value, Sequence):
@@ -429,12 +442,19 @@ class Redactor:
         return value
 
     def _host(self, name: str) -> str:
-        """Return what a host is called here."""
+        """Return what stands in the place of a host."""
+        if _ADDRESS.fullmatch(name):
+            return self._numbered(name)
+        called = self._learned(name)
+        if called != name:
+            self.removed["host names"] += 1
+        return called
+
+    def _learned(self, name: str) -> str:
+        """Return what a host is called here, and know it from now on wherever it stands."""
         low = name.lower().rstrip(".")
         if low in _HERE or _OURS.match(low) or _PUBLIC.match(low):
             return name
-        if _ADDRESS.fullmatch(name):
-            return self._numbered(name)
         short = low.partition(".")[0]
         if low not in self._hosts:
             same = self._short.get(low) or self._hosts.get(short)
@@ -445,7 +465,6 @@ class Redactor:
             for word in (name, name.partition(".")[0]):
                 if _TELLING.match(word):
                     self._words.add(word, self._hosts[low], "host names")
-        self.removed["host names"] += 1
         return self._hosts[low]
 
     def _host_in(self, match: re.Match[str]) -> str:

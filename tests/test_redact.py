@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from loganalyze import redact, server_args
 from loganalyze.model import Finding
 from loganalyze.redact import Redactor
+from loganalyze.rules import all_rules
 
 ARGS = Path(__file__).parent / "data" / "golden" / "server_args"
 
@@ -288,3 +290,34 @@ def test_a_host_that_a_wrapper_named_is_in_no_run_of_an_archive():
         )
     ]
     assert shown == ["host-1 sglang[42]", "logs", "host-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a new one its full min(max_new_tokens, 4096).", None),
+        ("at most f(window, 128) of (page, 64) and zeros(heads, 4096)", None),
+        ("the connection pool holds min(clients, 4096)", None),
+        ("Connect call failed ('10.0.0.1', 8000)", "Connect call failed ('ip-1', 8000)"),
+        ("OSError: ('athena', 29500)", "OSError: ('host-1', 29500)"),
+        ("any network address of (athena, 29500).", "any network address of (host-1, 29500)."),
+    ],
+)
+def test_two_words_in_brackets_are_a_peer_where_something_tells_it(text, expected):
+    assert Redactor().text(text) == (expected or text)
+
+
+def test_the_programs_own_sentences_stay_as_they_were_written():
+    redactor = Redactor()
+    written = [text for one in all_rules().values() for text in one.sections.values()]
+    assert [text for text in written if redactor.text(text) != text] == []
+    finding = Finding("10.1.2.3 left", (), code="KVC001", name="x", why="as (athena.local, 80)")
+    assert redactor.whole(finding) == replace(finding, summary="ip-1 left")
+    assert redactor.removed == {"IP addresses": 1}
+
+
+def test_a_host_is_counted_where_it_is_taken_out():
+    redactor = Redactor()
+    assert redactor.name("pd_decode_backlog.log") == "pd_decode_backlog.log"
+    assert redactor.text("GET https://github.com/x, localhost:80 by host-3")
+    assert redactor.removed == {}
