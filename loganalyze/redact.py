@@ -402,17 +402,26 @@ class Redactor:
         clean: dict[str, object] = {}
         host, log = row.get("host"), str(row.get("log") or "")
         if isinstance(host, str) and not self.keep:
-            words = re.split(r"([\s/]+)", host)  # a wrapper names a container or process too
-            clean["host"] = "".join(
-                self._host(word)
-                if (_TELLING.match(word) and re.search(r"[A-Za-z]", word))
-                or (not k and word and host not in log)
-                else word
-                for k, word in enumerate(words)
-            )
+            clean["host"] = self._writer(host, log)
         if isinstance(row.get("log"), str):
             clean["log"] = self.name(log)
         return {k: clean[k] if k in clean else self.whole(v) for k, v in row.items()}
+
+    def _writer(self, name: str, log: str) -> str:
+        """Return what is shown of the host of a run; a wrapper names a process or file too."""
+        folder, _, file = name.rpartition("/")
+        if folder and name not in log and (name[0] in "/.~" or _ENDING.search(file)):
+            return (
+                f"{self._host(folder)}/{self.text(file)}"  # of another machine, as grep names it
+            )
+        words = [
+            self._host(word)
+            if (_TELLING.match(word) and re.search(r"[A-Za-z]", word))
+            or (not k and word and name not in log)
+            else word
+            for k, word in enumerate(re.split(r"([\s/]+)", name))
+        ]
+        return self.text("".join(words))
 
     def frame(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return a frame of records without what must not be shown in its texts."""

@@ -287,9 +287,12 @@ def test_a_host_that_a_wrapper_named_is_in_no_run_of_an_archive():
             ("athena sglang[42]", "/logs/s.log"),
             ("logs", "/logs/s.log"),
             ("gpu-07", "/gpu-07/s.log"),
+            ("Actor pid=7, ip=10.1.2.3", "/logs/s.log"),
+            ("/home/alice/athena/s.log", "/logs/s.log"),
         )
     ]
-    assert shown == ["host-1 sglang[42]", "logs", "host-2"]
+    others = ["host-3 pid=7, ip=ip-1", "host-4/s.log"]
+    assert shown == ["host-1 sglang[42]", "logs", "host-2", *others]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from scanned import log_text
 
 from loganalyze.report import index_to_html, words
 from loganalyze.scan import archive as library
@@ -36,6 +37,26 @@ def test_the_script_runs_under_its_policy_and_filters(page):
     assert "2 of 6 shown" in filtered
     rows = re.findall(r"<tr class=[^>]*data-log=[^>]*>", filtered)
     assert sum("hidden" not in row for row in rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "private", "shown"),
+    [
+        ("(SchedulerActor pid=12, ip=10.77.66.55) ", ["10.77.66.55"], "pid=12, ip=ip-1"),
+        ("/home/alice/logs/athena/server.log:", ["alice", "athena"], "host-1/server.log"),
+    ],
+)
+def test_what_a_wrapper_names_is_on_no_page(before, private, shown, tmp_path, run):
+    log = tmp_path / "in" / "all.log"
+    log.parent.mkdir()
+    lines = log_text(full=True).splitlines(keepends=True)
+    log.write_text("".join(before + line for line in lines))
+    done = run("scan", log.parent, "-o", tmp_path / "out", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert shown in done.stdout
+    assert shown in page
+    assert [word for word in private if word in done.stdout + page] == []
 
 
 def test_without_script_the_table_is_complete(page):
