@@ -81,10 +81,19 @@ _GLUE = re.compile(r"(?<=[\w,.\])])(?=[A-Za-z\[(])(?<![A-Za-z](?=[A-Za-z]))")
 #: Before a record that was quoted.
 _QUOTED = "... "
 #: What others put behind the fields of a record: the next cell of a table, names and values.
-_NEXT_CELL = re.compile(r" *(?:[\t|;│┃]|,(?=[^\s,]))| +(?:\{\\*\"|[\w.]+=\S+(?: +[\w.]+=\S+)*$)")
+_NEXT_CELL = re.compile(
+    r" *(?:[\t|;│┃]|,(?=[^\s,])|</?[A-Za-z][\w-]*[ />])"
+    r"| +(?:\{\\*\"|[\w.]+=\S+(?: +[\w.]+=\S+)*$|-- )|(?<![:=,]) +\["
+    r"|\) +[\w.]+: "  # the end of a call that a collector prints, and its next name
+)
+#: How statistics go on behind a number: its unit, then their end or another name and value.
+_GOES_ON = re.compile(
+    r"(?:%| ?(?:[kKMGT]i?B|[mu]?s|tokens?)(?:/s)?\b)?"
+    r"(?:[.,]?\s*$|[.,] +[#\w(][^,:=]{0,64}[:=])"
+)
 _CELL_BEHIND = re.compile(r",[^\s,]")  # the server puts a blank behind its commas
 #: The same behind a text of any kind.
-_BESIDE = re.compile(r" *\t|(?<=call last\):)(?!\s*(?:\\+[nr]|$)).")
+_BESIDE = re.compile(r" *(?:\t|</t[dr]>)|(?<=call last\):)(?!\s*(?:\\+[nr]|$)).")
 #: A cell of CSV up to its quote.
 _CELL = re.compile(r'(?s)(?:[^"]|"")*(?=")')
 
@@ -141,9 +150,10 @@ class Reading:
         fields = [span for span in self.spans if _ANY_TEXT not in span.pattern]
         known = max([self.anchored, *(span.end - self.start for span in fields)]) - self.at
         beside = _NEXT_CELL if len(fields) == len(self.spans) else _BESIDE
+        numbers = self.format.frame == "batch" and not self.cut
         if self.prefix.quote:
             body = _string_text(body, self.prefix.quote)
-        elif not last:
+        elif not last or (numbers and not _GOES_ON.match(body, known)):
             body = body[:known]
         elif found := beside.search(body, known):
             body = body[: found.start()]
