@@ -16,12 +16,12 @@ import polars as pl
 
 from loganalyze import derive, guesses, pipeline, reading, rules
 from loganalyze.filters import Filters
-from loganalyze.follow.alerts import Alerts, Event
+from loganalyze.follow.alerts import DEATH, HANG, Alerts, Event
 from loganalyze.follow.gauges import Gauges, Now
 from loganalyze.follow.live import LiveReader, LiveSource
 from loganalyze.follow.window import Window
 from loganalyze.frames import Frames
-from loganalyze.model import Finding, Report, SessionData
+from loganalyze.model import Finding, Report, SessionData, Severity
 from loganalyze.parse import Parser
 from loganalyze.redact import Redactor
 from loganalyze.rules import Profile
@@ -52,6 +52,8 @@ _SET_BACK = timedelta(seconds=120)
 _JUDGED_S, _JUDGED_LINES = 30.0, 20
 
 _SATURATED = frozenset({"KV001", "KV002", "SWA001", "MAM001", "PDD001"})
+#: Severe ones of these say more than that it is saturated.
+_FATAL = frozenset({DEATH, HANG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Change:
             finding; `state` is any other change; `end` the end of the log.
         time: newest stamp of the log; None without stamps.
         state, was: the state now and before.
-        active: codes that are raised now.
+        active: codes that are raised now, worst first.
         now: what the server printed last.
     """
 
@@ -80,6 +82,7 @@ class Change:
 class StatusLine:
     """Everything that a view of a followed log shows.
 
+    `active` is what is raised, worst first.
     `trail` holds the values of the last minutes, oldest first: usage, running, waiting, rate.
     `raised` is how often each code was raised since the start.
     """
@@ -127,6 +130,7 @@ class Follower:
         self._seen: dict[str, int] = {}
         self._capacity: int | None = None
         self._judged = False
+        self._lives: list[SessionData] = []
         self._unjudged = False
         self._spoken: set[str] = set()
 
@@ -167,18 +171,16 @@ class Follower:
         Args:
             quiet_s: seconds since the last line came.
         """
-        now = self._gauges.now
         if self._clock is None or quiet_s < QUIET_S:
             return []
         if self._unjudged:
             return self._run()
         if quiet_s < EVERY_S:
             return []
-        busy = (now.running or 0) + (now.waiting or 0) > 0
         told: list[tuple[Event, Finding]] = []
-        if not busy:
+        if not self._busy():
             moment = self._clock + timedelta(seconds=quiet_s)
-            told = self._alerts.expire(moment, now.line)
+            told = self._alerts.expire(moment, self._gauges.now.line)
         return self._changes(told, quiet_s=quiet_s)
 
     def catch_up(self) -> list[Change]:
@@ -221,6 +223,11 @@ class Follower:
     def statistics(self) -> int:
         """Statistics lines read."""
         return self._parser.coverage().lines_batch
+
+    @property
+    def spoken(self) -> bool:
+        """Whether any log holds a line of SGLang."""
+        return bool(self._spoken)
 
     def foreign(self, name: str) -> tuple[str, str] | None:
         """Return what a log looks like in which no line is one of SGLang, and what to do.
@@ -331,7 +338,11 @@ class Follower:
         outcomes = rules.run(_latest(sessions), self._overrides)
         self._capacity = sessions[-1].session.capacity.kv_tokens
         self._judged = _long_enough(sessions)
-        told = self._alerts.update(rules.findings(outcomes), self._clock, self._gauges.now.line)
+        self._lives = _lives(sessions)
+        dead = {data.session.id for data in self._lives if data.session.ended_by == "crash"}
+        told = self._alerts.update(
+            rules.findings(outcomes), self._clock, self._gauges.now.line, dead
+        )
         return self._changes(told)
 
     def _note(self, batch: pl.DataFrame, time: object) -> None:
@@ -363,20 +374,30 @@ class Follower:
         self, event: Event | Literal["state", "end"], finding: Finding | None, was: State
     ) -> Change:
         now = self._gauges.latest()
-        active = tuple(sorted({f.code for f in self._alerts.active}))
+        active = tuple(dict.fromkeys(f.code for f in self._alerts.active))
         shown = self._redactor.whole(finding)
         return Change(event, self._clock, self._state, was, active, now, shown)
 
+    def _busy(self) -> bool:
+        """Whether requests ran or waited at the last line of servers that may still live."""
+        now = self._gauges.now
+        over = all(data.session.ended_by != "end_of_log" for data in self._lives)
+        work = (now.running or 0) + (now.waiting or 0) > 0
+        return work and not (self._lives and over)
+
     def _state_now(self, quiet_s: float) -> State:
         now = self._gauges.now
-        active = {f.code for f in self._alerts.active}
+        raised = self._alerts.active
+        active = {f.code for f in raised}
+        if raised and raised[0].code in _FATAL and raised[0].severity >= Severity.CRITICAL:
+            return "degraded"
         if active & _SATURATED:
             return "saturated"
         if active:
             return "degraded"
         if not now.line:
             return "waiting"
-        busy = (now.running or 0) + (now.waiting or 0) > 0
+        busy = self._busy()
         if busy and quiet_s >= SILENT_S:
             return "silent"
         if self._gauges.idle_s + (0.0 if busy else quiet_s) >= IDLE_S:
@@ -398,6 +419,11 @@ def _latest(sessions: Sequence[SessionData]) -> list[SessionData]:
         logs.setdefault(data.session.source, []).append(data)
     kept = {data.session.id for own in logs.values() for data in own[-2:]}
     return [data for data in sessions if data.session.id in kept]
+
+
+def _lives(sessions: Sequence[SessionData]) -> list[SessionData]:
+    """Return the last session of each server of each log."""
+    return list({(d.session.source, d.session.server): d for d in sessions}.values())
 
 
 def _long_enough(sessions: Sequence[SessionData]) -> bool:

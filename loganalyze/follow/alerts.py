@@ -3,14 +3,15 @@
 Rules have their own hysteresis, but each time they are asked the log is a little longer, and
 the end of a log is where they know least. So a finding that was raised stays raised until it
 was not seen for a while. What comes with something at least as severe is raised without a word
-of its own: one saturation is one alert, whatever it drags along. One that was told of as a
-warning and has become critical is told once more, as `worse`: a whole log is judged by how
-long things lasted, and a growing one learns that late.
+of its own: one saturation is one alert, whatever it drags along. A server that died or stands
+still is news all the same. One that was told of as a warning and has become critical is told
+once more, as `worse`: a whole log is judged by how long things lasted, and a growing one learns
+that late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -24,6 +25,10 @@ CLEAR_S = 120.0
 #: The same in lines, for logs without stamps.
 GRACE_LINES, CLEAR_LINES = 20, 200
 
+#: What is told of although something as severe was: the server stands still, or is gone.
+DEATH, HANG = "CRS001", "HNG001"
+_FATAL = {HANG: 1, DEATH: 2}
+
 Event = Literal["alert", "worse", "clear"]
 
 
@@ -33,6 +38,7 @@ class _Raised:
     last_time: datetime | None
     last_line: int
     told: Severity | None = None
+    lasts: bool = False
 
 
 class Alerts:
@@ -44,11 +50,16 @@ class Alerts:
 
     @property
     def active(self) -> list[Finding]:
-        """What is raised, in the order in which it began."""
-        return [one.finding for one in self._raised.values()]
+        """What is raised, worst first; among equals in the order in which it began."""
+        found = [one.finding for one in self._raised.values()]
+        return sorted(found, key=_weight, reverse=True)
 
     def update(
-        self, findings: Iterable[Finding], now: datetime | None, line: int
+        self,
+        findings: Iterable[Finding],
+        now: datetime | None,
+        line: int,
+        dead: Collection[int] = (),
     ) -> list[tuple[Event, Finding]]:
         """Take what the rules found up to a moment.
 
@@ -56,6 +67,7 @@ class Alerts:
             findings: all findings of the log so far, worst first.
             now: the newest stamp; None without stamps.
             line: the newest line.
+            dead: sessions that died and were not started again: their deaths go on.
 
         Returns:
             What begins and what ends, in the order in which it is to be told.
@@ -63,14 +75,18 @@ class Alerts:
         # What began and ended between two looks must not be missed.
         since_time, since_line = self._before or (now, line)
         self._before = now, line
+        for one in self._raised.values():
+            one.lasts = False
         for finding in findings:
-            if finding.severity < Severity.WARNING or finding.explained_by is not None:
+            death = finding.code == DEATH
+            if finding.severity < Severity.WARNING or (finding.explained_by and not death):
                 continue
             key = (finding.episodes[-1].source if finding.episodes else None, finding.code)
             known = self._raised.get(key)
-            if _going_on(finding, since_time, since_line):
+            lasts = death and finding.session in dead
+            if lasts or _going_on(finding, since_time, since_line):
                 told = known.told if known else None
-                self._raised[key] = _Raised(finding, now, line, told)
+                self._raised[key] = _Raised(finding, now, line, told, lasts)
             elif known and known.finding.session == finding.session:
                 known.finding = finding
         return self.expire(now, line)
@@ -81,12 +97,12 @@ class Alerts:
         ended = [self._raised.pop(key) for key in over]
         told: list[tuple[Event, Finding]] = []
         for (source, _), one in sorted(
-            self._raised.items(), key=lambda item: -item[1].finding.severity
+            self._raised.items(), key=lambda item: _weight(item[1].finding), reverse=True
         ):
             severity = one.finding.severity
             if one.last_time != now or one.last_line != line:
                 continue
-            if one.told is None and not self._covered(source, severity):
+            if one.told is None and not self._covered(source, one.finding):
                 told.append(("alert", one.finding))
                 one.told = severity
             elif one.told is not None and severity > one.told:
@@ -94,13 +110,22 @@ class Alerts:
                 one.told = severity
         return [*told, *(("clear", one.finding) for one in ended if one.told is not None)]
 
-    def _covered(self, source: str | None, severity: Severity) -> bool:
+    def _covered(self, source: str | None, finding: Finding) -> bool:
         """Whether something at least as severe was told of the same log."""
         return any(
-            one.told is not None and one.told >= severity
+            one.told is not None and (one.told, _fatal(one.finding)) >= _weight(finding)
             for (other, _), one in self._raised.items()
             if other == source
         )
+
+
+def _weight(finding: Finding) -> tuple[Severity, int]:
+    """Return how bad a finding is; among equals a death is worst, then a hang."""
+    return finding.severity, _fatal(finding)
+
+
+def _fatal(finding: Finding) -> int:
+    return _FATAL.get(finding.code, 0)
 
 
 def _going_on(finding: Finding, since: datetime | None, since_line: int) -> bool:
@@ -112,6 +137,8 @@ def _going_on(finding: Finding, since: datetime | None, since_line: int) -> bool
 
 
 def _is_over(one: _Raised, now: datetime | None, line: int) -> bool:
+    if one.lasts:
+        return False
     if now is not None and one.last_time is not None:
         return abs(now - one.last_time) >= timedelta(seconds=CLEAR_S)  # a clock may be set back
     return line - one.last_line >= CLEAR_LINES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loganalyze import rules
 from loganalyze.follow import Change, State, StatusLine
 from loganalyze.model import Finding
 from loganalyze.report import words
@@ -105,7 +106,7 @@ def change(one: Change) -> str:
     """Say a change of state in one line."""
     clock = words.moment(one.time) if one.time else f"line {one.now.line}"
     if one.event == "end":
-        return f"{clock}  end of the log, {one.state}"
+        return f"{clock}  {_ended(one)}"
     if one.finding is None:
         meaning = f": {_MEANING[one.state]}" if _MEANING[one.state] else ""
         return f"{clock}  {SHAPE[one.state]} {one.state}{meaning}"
@@ -127,7 +128,18 @@ def values(status: StatusLine) -> str:
     ]
     if now.full_in_s is not None:
         said.append(f"full in {words.duration(now.full_in_s)}")
-    return f"{clock}  {SHAPE[status.state]} {status.state}  {', '.join(said)}"
+    shown = ", ".join(said)
+    if status.state == "degraded" and status.active:
+        worst = status.active[0]
+        shown = f"{worst.code} {worst.name}; last printed: {shown}"
+    return f"{clock}  {SHAPE[status.state]} {status.state}  {shown}"
+
+
+def _ended(one: Change) -> str:
+    """Say how a log stood at its end, and what was raised then."""
+    known = rules.all_rules()
+    raised = ", ".join(f"{code} {known[code].name}" for code in one.active)
+    return f"end of the log, {one.state}{f': {raised}' if raised else ''}"
 
 
 def _finding(finding: Finding) -> str:

@@ -124,3 +124,32 @@ def test_silence_can_end_an_alert():
     told(alerts, [finding(0, 100)], 100)
     assert alerts.expire(at(100 + CLEAR_S - 1), 100) == []
     assert [e for e, _ in alerts.expire(at(100 + CLEAR_S), 100)] == ["clear"]
+
+
+def test_a_death_is_told_although_a_saturation_as_severe_was():
+    alerts = Alerts()
+    told(alerts, [finding(0, 100)], 100)
+    both = [finding(101, 101, "CRS001"), finding(0, 100)]
+    assert told(alerts, both, 101) == [("alert", "CRS001")]
+    assert [f.code for f in alerts.active] == ["CRS001", "KV001"]
+
+
+def test_a_death_after_a_hang_is_told_too():
+    alerts = Alerts()
+    hang = finding(0, 100, "HNG001")
+    assert told(alerts, [hang], 100) == [("alert", "HNG001")]
+    killed = [hang, finding(101, 101, "CRS001", explained_by="HNG001")]
+    assert told(alerts, killed, 101) == [("alert", "CRS001")]
+
+
+def test_a_death_is_over_once_the_server_was_started_again():
+    alerts = Alerts()
+    died = finding(100, 100, "CRS001")
+    assert alerts.update([died], at(100), 100, {1}) == [("alert", died)]
+    # Another log goes on meanwhile: the server is as dead as before.
+    assert alerts.update([died], at(5000), 100, {1}) == []
+    back = finding(100, 5010, "CRS001")
+    said = []
+    for now in range(5010, 5010 + int(CLEAR_S) + 60, 15):
+        said += alerts.update([back], at(now), now)
+    assert said == [("clear", back)]

@@ -3,6 +3,7 @@
 import itertools
 import random
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,6 +14,8 @@ from loganalyze import pipeline
 from loganalyze.follow import Follower
 from loganalyze.follow.window import MAX_ROWS, Window
 from loganalyze.parse import Parser
+from loganalyze.report.follow_text import change as say
+from loganalyze.report.follow_text import values
 from loganalyze.sources import open_sources
 
 PROMPT = (
@@ -187,6 +190,42 @@ def test_silence_is_told_once_and_is_no_verdict(simulated):
     follower.catch_up()
     changes = [c for s in range(5, 300, 5) for c in follower.tick(float(s))]
     assert [c.state for c in changes] == ["silent"]
+
+
+@pytest.fixture(scope="module")
+def dead():
+    """A saturated server up to the last word of its death (11:45:00, out of GPU memory)."""
+    data = (Path(__file__).parents[2] / "sample_logs" / "crash_restart.log").read_bytes()
+    return data[: data.index(b"\n", data.index(b"Received sigquit")) + 1]
+
+
+def test_a_server_that_never_returns_alerts_and_stays_down(dead):
+    follower = Follower()
+    follower.add("server.log", "file")
+    last = dead.index(b"[2026-02-24 11:44:")  # it dies a minute later
+    follower.push("server.log", dead[:last], history=True)
+    (saturated,) = follower.catch_up()
+    assert (saturated.finding.code, saturated.state) == ("KV001", "saturated")
+    told = follower.push("server.log", dead[last:])
+    for quiet in range(1, 400, 5):
+        told += follower.tick(float(quiet))
+    alert, clear = told
+    assert (alert.event, alert.finding.code, alert.was) == ("alert", "CRS001", "saturated")
+    assert "died at 11:45:00: out of GPU memory" in alert.finding.summary
+    # A server that is gone has no queue; that it is gone is never over by itself.
+    assert (clear.event, clear.finding.code) == ("clear", "KV001")
+    status = follower.status()
+    assert [f.code for f in status.active] == ["CRS001"]
+    assert (status.state, status.raised) == ("degraded", {"KV001": 1, "CRS001": 1})
+    assert "degraded  CRS001 crash-or-restart; last printed: usage 0.7" in values(status)
+
+
+def test_the_end_of_a_log_names_the_death(dead):
+    _, changes = follow(dead, [])
+    alert, end = changes[-2:]
+    assert (alert.event, alert.finding.code) == ("alert", "CRS001")
+    assert (end.event, end.state, end.active[0]) == ("end", "degraded", "CRS001")
+    assert "end of the log, degraded: CRS001 crash-or-restart" in say(end)
 
 
 def decode_line(time, usage, queue):
