@@ -77,19 +77,20 @@ def run(
     for tail in tails:
         for change in follower.push(tail.name, tail.finish()):
             on_change(change)
-    for change in follower.finish():
-        on_change(change)
-    if not follower.statistics:
-        said = follower.foreign(tails[0].name)
-        if said is None:
-            raise InputError(
-                f"no decode or prefill line in {follower.lines:,} lines",
-                hint="they are printed at --log-level info while requests run",
-            )
+    said = follower.foreign(tails[0].name)
+    if said is not None and not follower.spoken:
         raise InputError(
-            f"no SGLang line in {follower.lines:,} lines",
+            f"no SGLang line in {follower.lines:,} line{'s' * (follower.lines != 1)}",
             hint=f"it looks like {said[0]}; {said[1]}",
         )
+    ended = follower.finish()
+    if not follower.statistics and not ended[-1].active:
+        raise InputError(
+            f"no decode or prefill line in {follower.lines:,} lines",
+            hint="they are printed at --log-level info while requests run",
+        )
+    for change in ended:
+        on_change(change)
 
 
 def _foreign(

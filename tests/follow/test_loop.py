@@ -137,6 +137,22 @@ def test_a_log_that_is_none_of_sglang_is_said_to_be_once_and_waited_for(tmp_path
     assert follower.foreign(str(log)) is None  # it came at last
 
 
+def test_a_pipe_without_an_sglang_line_is_said_to_be_none_of_sglang():
+    done = run("-", stdin=VLLM)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert b"no SGLang line in 1 line\n" in done.stderr
+    assert b"looks like a vLLM log" in done.stderr
+
+
+def test_a_death_before_the_first_statistics_line_was_analysed():
+    lines = (ROOT / "sample_logs" / "crash_restart.log").read_bytes().splitlines(keepends=True)
+    died = next(k for k, line in enumerate(lines) if b"Scheduler hit an exception" in line)
+    done = run("-", stdin=b"".join([*lines[:6], *lines[died : died + 3]]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(b"degraded: CRS001 crash-or-restart")
+
+
 @pytest.fixture(scope="module")
 def piped(saturated, tmp_path_factory):
     out = tmp_path_factory.mktemp("hook") / "told.jsonl"
