@@ -432,6 +432,30 @@ def test_the_largest_graph_is_not_said_where_nobody_printed_it():
     )
 
 
+# -- more requests than complete ---------------------------------------------------------------
+
+
+def test_arrivals_count_what_joined_the_queue_and_what_joined_the_batch():
+    # Each minute 30 start, running requests grow by 2 and the queue by 10: 28 complete, 40
+    # arrive. After eleven minutes the queue of 110 drains again, which is no more overload.
+    lines = [size(4_000_000, 512)]
+    for i in range(780):
+        running = 30 + min(i, 660) // 30
+        queue = i // 6 if i < 660 else 110 - (i - 660) // 2
+        if i % 2 == 0:
+            lines.append(prefill(60 + i, "token usage: 0.01", running - 1, queue))
+        fields = plain(4_000_000, 1_000 * running)
+        lines.append(decode(60 + i, running, fields, 40 * running, queue))
+    overload = judged(lines)[0]["OVR001"]
+    value = {e.label: e.value for e in overload.evidence}
+    assert value["growth of the queue"] == pytest.approx(10, rel=0.02)
+    assert value["completions"] == pytest.approx(28, rel=0.02)
+    assert value["arrivals"] == pytest.approx(40, rel=0.02)
+    assert f"grows by {value['growth of the queue']} a minute" in overload.summary
+    (episode,) = overload.episodes
+    assert 600 <= episode.duration_s <= 660
+
+
 # -- giant prompts ----------------------------------------------------------------------------
 
 

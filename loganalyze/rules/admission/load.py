@@ -277,7 +277,7 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         A queue that rises steadily by at least `growth` over `window_s`, from where it was last
-        at its lowest in the first of these windows.
+        at its lowest in the first of these windows to where it is longest.
     Why it is slow:
         In an open loop each request waits longer than the one before it.
     Not this rule:
@@ -285,7 +285,7 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
     What to do:
         More capacity, or refuse early.
     Source:
-        Arrivals = completions + growth of the queue.
+        Arrivals = completions + growth of the queue and of the running batch.
     """
     if case.signals.span_s < limits["window_s"]:
         raise NotApplicable(f"it covers less than {limits['window_s']:.0f} s")
@@ -306,18 +306,25 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
                 & (pl.col("rise") >= limits["growth"])
             ).fill_null(False)
         ).to_series()
-        return [(_onset(q, first, size), end) for first, end in joined(spans(up), size)]
+        return [
+            (begin, begin + int(q[begin:end].arg_max() or 0) + 1)
+            for first, end in joined(spans(up), size)
+            for begin in [_onset(q, first, size)]
+        ]
 
     found = hold(case.ranks, judge)
     if not found:
         return Clear(f"the queue never rose steadily for {duration(limits['window_s'])}")
-    worst = found[0]
-    first, end = worst.spans[0]
-    queue = worst.rank.grid["queue"]
-    rise = (as_float(queue[end - 1], 0.0) - as_float(queue[first], 0.0)) / (
-        (end - first) * worst.rank.step_s
+    rank, (first, end) = max(
+        ((held.rank, span) for held in found for span in held.spans),
+        key=lambda one: _gained(one[0], "queue", one[1]),
     )
-    done = float(worst.cells["completed"].sum()) / max(worst.seconds, 1.0)
+    worst = Held(rank, [(first, end)])
+    rise, more = (
+        _gained(rank, column, (first, end)) / worst.seconds for column in ("queue", "running")
+    )
+    last = as_float(rank.grid["queue"][end - 1], 0.0)
+    done = float(worst.cells["completed"].sum()) / worst.seconds
     evidence = [
         shown(
             "growth of the queue",
@@ -336,14 +343,19 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
             1,
         ),
         shown(
-            "arrivals", (done + rise) * 60, "requests/min", (None, None), "completions + growth", 1
+            "arrivals",
+            (done + rise + more) * 60,
+            "requests/min",
+            (None, None),
+            f"completions + growth of the queue + growth of running requests ({more * 60:+.1f})",
+            1,
         ),
     ]
     if done > 0:
         evidence.append(
             shown(
                 "time to drain the queue without arrivals",
-                as_float(queue[end - 1], 0.0) / done,
+                last / done,
                 "s",
                 (None, None),
                 "queue / completions per second",
@@ -355,7 +367,7 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
         evidence.append(shown("requests refused with HTTP 503", refused, "requests"))
     return Finding(
         summary=f"More requests arrive than complete {spell(case, found)}: the queue grows by "
-        f"{rise * 60:.0f} a minute",
+        f"{rise * 60:.{0 if rise * 60 >= 10 else 1}f} a minute",
         episodes=all_episodes(found),
         evidence=evidence,
         actions=[
@@ -375,6 +387,12 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
         confidence=confidence(case, found),
         competing="a closed loop (CLI002) excluded: running + waiting is not constant",
     )
+
+
+def _gained(rank: Rank, column: str, span: Span) -> float:
+    """Return by how many requests a count grew from the first cell of a span to the last."""
+    known = rank.grid[column][span[0] : span[1]].drop_nulls()
+    return as_float(known[-1], 0.0) - as_float(known[0], 0.0) if known.len() else 0.0
 
 
 def _onset(queue: pl.Series, risen: int, size: int) -> int:
