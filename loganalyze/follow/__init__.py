@@ -16,6 +16,7 @@ import polars as pl
 
 from loganalyze import derive, guesses, pipeline, reading, rules
 from loganalyze.filters import Filters
+from loganalyze.follow import silence
 from loganalyze.follow.alerts import DEATH, HANG, Alerts, Event
 from loganalyze.follow.gauges import Gauges, Now
 from loganalyze.follow.live import LiveReader, LiveSource
@@ -133,6 +134,8 @@ class Follower:
         self._lives: list[SessionData] = []
         self._unjudged = False
         self._spoken: set[str] = set()
+        self._paused = False
+        self._live = False
 
     # -- what comes in --------------------------------------------------------------------
 
@@ -171,7 +174,10 @@ class Follower:
         Args:
             quiet_s: seconds since the last line came.
         """
-        if self._clock is None or quiet_s < QUIET_S:
+        if self._clock is None:
+            return []
+        self._paused = True
+        if quiet_s < QUIET_S:
             return []
         if self._unjudged:
             return self._run()
@@ -181,6 +187,8 @@ class Follower:
         if not self._busy():
             moment = self._clock + timedelta(seconds=quiet_s)
             told = self._alerts.expire(moment, self._gauges.now.line)
+        elif self._live:
+            told = self._hangs(quiet_s)
         return self._changes(told, quiet_s=quiet_s)
 
     def catch_up(self) -> list[Change]:
@@ -190,6 +198,7 @@ class Follower:
             if pending is not None:
                 self._window.pending[name] = pending
                 self._hear(name, pending)
+        self._paused = True
         frames = self._window.frames()
         if frames:
             newest = [frames[name]["time"].max() for name in ("batch", "event", "startup")]
@@ -292,6 +301,8 @@ class Follower:
             return []
         self._seen[name] = int(new["line_no"][-1])
         self._unjudged = True
+        # What came before the first pause may have been written long ago.
+        self._live = self._paused
         newest = new["time"].max()
         if self._clock and isinstance(newest, datetime) and self._clock - newest > _SET_BACK:
             self._clock = self._next = None
@@ -344,6 +355,17 @@ class Follower:
             rules.findings(outcomes), self._clock, self._gauges.now.line, dead
         )
         return self._changes(told)
+
+    def _hangs(self, quiet_s: float) -> list[tuple[Event, Finding]]:
+        """Tell of the servers that stand still, as far as silence can tell."""
+        limits = silence.limits(self._overrides)
+        if quiet_s < limits["report_s"]:
+            return []
+        known = {f.session for f in self._alerts.active if f.code == HANG}
+        lives = [data for data in self._lives if data.session.id not in known]
+        found = [silence.find(data, quiet_s, limits) for data in lives]
+        line = self._gauges.now.line
+        return [e for one in found if one for e in self._alerts.add(one, self._clock, line)]
 
     def _note(self, batch: pl.DataFrame, time: object) -> None:
         if batch.height:

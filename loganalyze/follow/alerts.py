@@ -91,6 +91,16 @@ class Alerts:
                 known.finding = finding
         return self.expire(now, line)
 
+    def add(
+        self, finding: Finding, now: datetime | None, line: int
+    ) -> list[tuple[Event, Finding]]:
+        """Take a finding that lasts while nothing comes, which no rule can see yet."""
+        key = (finding.episodes[-1].source, finding.code)
+        if key in self._raised:
+            return []
+        self._raised[key] = _Raised(finding, now, line)
+        return self.expire(now, line)
+
     def expire(self, now: datetime | None, line: int) -> list[tuple[Event, Finding]]:
         """Return new alerts, what got worse, and the all-clears of what is over for good."""
         over = [key for key, one in self._raised.items() if _is_over(one, now, line)]
