@@ -41,29 +41,42 @@ _SECRET_NAME = re.compile(
 )
 _KEEP_NAME = re.compile(r"(^|_)(eos|bos|pad|unk)_token$")
 #: Arguments that hold hosts, with or without a port.
-_HOST_NAME = re.compile(r"(^|_)(host(name)?s?|addr(ess)?(es)?|nodes?|peers?|endpoints?)$")
+_HOST_NAME = re.compile(
+    r"(^|_)(host(name)?s?|addr(ess)?(es)?|nodes?|peers?|endpoints?|ips?|masters?)$"
+)
 
+#: Between a name and its value: `=`, `:`, or the comma of a pair of strings, maybe of bytes.
+_IS = r"\\{0,4}(?:['\"]?\s*[=:]|['\"]\s*,)\s*(?:b(?=\\{0,4}['\"]))?"
 #: Names of secrets, whatever their value; and a value that says that none is set.
 _NAMED = (
     r"(?:(?:api|access|secret|private|signing|encryption|auth|client|master)[_-]?"
     r"(?:key|token|secret)|secret|passw(?:or)?d|passphrase|(?<![a-z])pwd|_pass)"
-    r"\\{0,4}['\"]?\s*[=:]\s*"
+    rf"{_IS}"
 )
 _UNSET = r"(?!(?:None|null|True|False)\b|\[removed\])"
 #: Names of what people wrote.
 _TEXT = r"(?:prompts?|text|inputs?|input_text|content|query)"
+#: Where a string that people wrote starts, or a list or mapping of such.
+_WRITTEN = re.compile(
+    rf"(?i)(?:\b(?:{_TEXT}|messages?)\s?=|\b{_TEXT}:"
+    rf"|['\"](?:{_TEXT}|messages|arguments)\\{{0,4}}['\"]\s?:)"
+    r"\s?(?P<at>)(?:[\[({]\s?){0,4}b?\\{0,4}['\"]"
+    rf"|\b{_TEXT} (?P<quoted>)(?=['\"])"
+)
+#: What says where such a value ends.
+_MARKS = re.compile(r"\n|\\*['\"]|[\[\](){}]")
 #: What to look for in text, and what to put in its place.
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 " + REMOVED),
     (
         re.compile(
-            rf"(?i)((?:proxy-)?authorization\\{{0,4}}['\"]?\s*[=:]\s*\\{{0,4}}['\"]?"
+            rf"(?i)((?:proxy-)?authorization{_IS}\\{{0,4}}['\"]?"
             rf"(?:[a-z]+\s+)?+){_UNSET}[^\s'\",;\\]{{4,}}"
         ),
         r"\1" + REMOVED,
     ),
     (
-        re.compile(rf"(?i)(cookie\\{{0,4}}['\"]?\s*[=:]\s*['\"]?){_UNSET}[^'\"\n]{{4,512}}"),
+        re.compile(rf"(?i)(cookie{_IS}['\"]?){_UNSET}[^'\"\n]{{4,512}}"),
         r"\1" + REMOVED,
     ),
     (re.compile(rf"(?i)({_NAMED}\\{{0,4}}['\"]){_UNSET}[^'\"\n\\]{{1,512}}"), r"\1" + REMOVED),
@@ -76,23 +89,30 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         r"\1" + REMOVED,
     ),
     (  # a prompt in a query, or in a call that a traceback quotes
-        re.compile(r"(?i)([?&](?:prompt|text|input|query|messages?|content)=)[^&\s\"']+"),
+        re.compile(r"(?i)([?&](?:prompt|text|input|query|q|key|messages?|content)=)[^&\s\"']+"),
         r"\1" + REMOVED,
     ),
-    (
+    (  # the same without quotes; not a call that hands on what has that name
         re.compile(
-            rf"(?i)((?:\b(?:{_TEXT}|messages?)\s?=|\b{_TEXT}:|['\"]{_TEXT}\\{{0,4}}['\"]\s?:)"
-            r"\s?\[?\\{0,4})(?:'[^'\n]{0,4096}'?|\"[^\"\n]{0,4096}\"?)"
+            r"(?i)(\b(?:prompts?|input_text)(?:=(?!None\b|null\b|prompts?\b|input_text\b)"
+            r"|: (?!\d+\b)))(?![\[({]|b?\\{0,4}['\"]|\[removed\])(?:(?<=: ).+|[^\s,)]+)"
         ),
         r"\1" + REMOVED,
     ),
-    (re.compile(rf"(?i)(\b{_TEXT} )(?:'[^'\n]* [^'\n]*'|\"[^\"\n]* [^\"\n]*\")"), r"\1" + REMOVED),
     (re.compile(r"(\binput_value=).+?(?=, input_type=|$)"), r"\1" + REMOVED),  # of pydantic
     (  # in a sentence: what has a number is no word of it
         re.compile(
             r"(?i)(\b(?:(?:api|access)[ _-]?key|password|secret)(?: provided| given)?(?: is|:)?"
             r" ['\"]?)"
             r"(?=[^\s'\"]*\d)[^\s'\",;]{6,}"
+        ),
+        r"\1" + REMOVED,
+    ),
+    (  # of the environment, as a shell sets it or a message names it
+        re.compile(
+            r"(\b(?:export|setenv|set) [A-Z][A-Z0-9_]{0,64}_(?:KEY|TOKEN|SECRET|PASSWORD) +['\"]?"
+            r"|\b[A-Z][A-Z0-9_]{0,64}_(?:KEY|TOKEN|SECRET|PASSWORD) +['\"]?(?=[^\s'\"]*\d))"
+            r"[^\s'\",;]{6,}"
         ),
         r"\1" + REMOVED,
     ),
@@ -117,13 +137,21 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 _ENVIRONMENT_USER = re.compile(
     r"(?<![A-Za-z])((?:USER|LOGNAME|USERNAME)\\{0,4}['\"]?\s?[=:]\s?['\"]?)[\w.-]{2,}"
 )
+#: The values of a query; one without a name is all value.
+_QUERY = re.compile(r"(?<=[?&])[^=&\s]+(?=&|$)|(?<==)[^&\s]+")
 _URL_USER = re.compile(r"(?<=://)[^/\s:@'\"\[\]]+(?::[^/\s@'\"]*)?@")
 #: A home: the user's name goes with all that stands before it.
 _HOME = re.compile(
-    r"(?<![\w.~])(?:(?:/[\w.-]+){0,64}/(?:homes?|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
+    r"(?<![\w.~/-])[\w.-]++(?:/[\w.-]++){0,64}?/(?:homes?|Users)/(?P<d>[^/\\\s'\",:;|!]+)"
+    r"|(?<![\w.~])(?:(?:/[\w.-]+){0,64}/(?:homes?|Users)/(?P<a>[^/\\\s'\",:;|!]+)"
     r"|(?:/[\w.-]+){1,64}/users/(?P<b>[^/\\\s'\",:;|!]+)"
     r"|[A-Za-z]:(?P<slash>\\+)Users(?P=slash)(?P<c>[^\\\s'\",:;|!]+)"
     r"|/root(?=[/\s'\",:;|!]|$))"
+)
+#: A user's folder on a disk of a cluster, but not one that all share.
+_SCRATCH = re.compile(
+    r"(?<=/scratch/)(?!(?:models?|data|datasets?|shared|cache|hf|hub|huggingface|logs?|tmp|weights"
+    r"|checkpoints?|public|sglang|projects?)/)[\w.-]{2,64}(?=/)"
 )
 _ADDRESS = re.compile(
     r"(?<![\w.])(?!(?:0\.0\.0\.0|127\.0\.0\.1)(?![\w.]))(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"
@@ -144,7 +172,8 @@ _HOST_PLACES = (
         r'|"container_?name\\*"+\s*:\s*\\*"+/?(?P<host2>(?=[\w.-]*[0-9])[\w.-]+)'
     ),
     re.compile(
-        r"(?i)(?<![a-z-])(?:(?:host|node|pod|machine)(?:_?name)?|(?:master|head|server)_?addr(?:ess)?)"
+        r"(?i)(?<![a-z-])(?:(?:host|node|pod|machine)(?:_?name)?|(?:master|head|server)_?addr(?:ess)?"
+        r"|(?<=_)ip|mooncake_master)"
         r"\\{0,4}['\"]?\s?=\s?[\"']?(?P<host>[\w.-]*[a-z][\w.-]*)"
         r"|(?<![a-z-])(?:(?:host|node|pod|machine)_?name|master_addr)\\{0,4}['\"]?:\s?\\{0,4}[\"']?"
         r"(?P<host2>[\w.-]*[a-z][\w.-]*)"
@@ -162,6 +191,20 @@ _HOST_PLACES = (
     re.compile(
         r"(?i)\bconnect(?:ed|ing|ion)? (?:to|with|from) (?P<host>[a-z][\w.-]*)(?=:\d{2,5}(?!\d))"
         r"|service not known: ['\"]?(?P<host2>[a-z][\w.-]*)"
+    ),
+    re.compile(  # where something was sent; a line of a source file has a number too
+        r"(?i)\b(?:to|with|from|at|session|peer|server|host|node|instance|endpoint) "
+        r"(?![\w.-]*\.(?:py|pyx|cc|cpp|cu|cuh|c|h|hpp|rs|go|log|out|err):)"
+        r"(?P<host>[a-z][\w.-]*)(?=:\d{4,5}(?![\d.]))"
+    ),
+    re.compile(
+        r"(?i)\b(?:resolve|server at) ['\"](?P<host>[a-z][\w.-]*)['\"]"
+        r"|\bresolve host(?:name)?:? ['\"]?(?P<host2>[a-z][\w.-]*)"
+    ),
+    re.compile(  # of a command; not what a sentence says of the option
+        r"(?i)--(?:[\w-]{0,64}-)?(?:host(?:name)?s?|addr(?:ess)?|nodes?|peers?|endpoints?|ip|master)"
+        r"['\"]?[ =,]+['\"]?(?!(?:and|or|to|is|of|on|in|for|with|if|as)\b)"
+        r"(?P<host>[a-z][\w.-]*)(?=:\d|['\"]|\s+-|\s*(?:\\|$))"
     ),
     re.compile(
         r"\b(?:srun|slurmstepd): error: (?P<host>[A-Za-z][\w.-]*): task"
@@ -253,10 +296,12 @@ class Redactor:
             return value
         value = self._exact.replace(value, self.removed)
         value = self._sub(_URL_USER, "[credentials]@", "credentials in URLs", value)
+        value = self._unwritten(value)
         for pattern, replacement in _SECRETS:
             value = self._sub(pattern, replacement, "keys and passwords", value)
         value = self._sub(_ENVIRONMENT_USER, rf"\1{_USER}", "user names", value)
         value = _HOME.sub(self._home, value)
+        value = self._sub(_SCRATCH, _USER, "user names", value)
         for pattern in _HOST_PLACES:
             value = pattern.sub(self._host_in, value)
         value = _HOST_SHAPES.sub(lambda m: self._host(m[0]), value)
@@ -431,7 +476,9 @@ class Redactor:
         for name in ("source", "traceback", "message", "client", "path"):
             if name not in table.columns or table[name].null_count() == table.height:
                 continue
-            clean = {"source": self.name, "client": self._client}.get(name, self.line)
+            clean = {"source": self.name, "client": self._client, "path": self._path}.get(
+                name, self.line
+            )
             values = table[name]
             if name == "client":  # many ports of few addresses
                 values = values.str.replace(_PORT, "$1")
@@ -443,6 +490,22 @@ class Redactor:
         return table.with_columns(columns)
 
     # -- what stands in the place ---------------------------------------------------------
+
+    def _unwritten(self, value: str) -> str:
+        """Return a text without the strings, lists and mappings of what people wrote."""
+        out, done = [], 0
+        while match := _WRITTEN.search(value, done):
+            plain = match["quoted"] is not None  # a word, and behind it a sentence or a name
+            start = match.start("quoted" if plain else "at")
+            end = _value_end(value, start)
+            out.append(value[done:start])
+            done = end
+            if plain and " " not in value[start:end]:
+                out.append(value[start:end])
+            else:
+                out.append(REMOVED)
+                self.removed["prompts"] += 1
+        return "".join([*out, value[done:]])
 
     def _sub(self, pattern: re.Pattern[str], replacement: str, what: str, value: str) -> str:
         value, times = pattern.subn(replacement, value)
@@ -490,6 +553,10 @@ class Redactor:
         """Return what `line` does of the client of a request, of which there may be millions."""
         return self._numbered(client) if _ADDRESS.fullmatch(client) else self.line(client)
 
+    def _path(self, path: str) -> str:
+        """Return a path of a request without what was asked for behind it."""
+        return self.line(self._sub(_QUERY, REMOVED, "values in URLs", path))
+
     def _numbered(self, address: str) -> str:
         self.removed["IP addresses"] += 1
         low = address.lower()
@@ -500,11 +567,34 @@ class Redactor:
         return self._addresses[low]
 
     def _home(self, match: re.Match[str]) -> str:
-        user = match["a"] or match["b"] or match["c"]
+        user = match["a"] or match["b"] or match["c"] or match["d"]
         if user and re.fullmatch(r"[\w.-]{3,}", user):
             self._words.add(f"/{user}/", f"/{_USER}/", "user names")
         self.removed["home folders"] += 1
         return "~"
+
+
+def _value_end(text: str, start: int) -> int:
+    """Return where a value ends that Python or JSON printed; at the end of its line at last.
+
+    A quote that has more backslashes before it than the one that opened its string is part of it.
+    """
+    opener, depth = "", 0
+    for mark in _MARKS.finditer(text, start):
+        found = mark[0]
+        if found == "\n":
+            return mark.start()
+        if opener:
+            if found != opener:
+                continue
+            opener = ""
+        elif found[-1] in "'\"":
+            opener = found
+        else:
+            depth += 1 if found in "[({" else -1
+        if not opener and depth <= 0:
+            return mark.end() if depth == 0 else mark.start()
+    return len(text)
 
 
 class _Words:

@@ -324,3 +324,48 @@ def test_a_host_is_counted_where_it_is_taken_out():
     assert redactor.name("pd_decode_backlog.log") == "pd_decode_backlog.log"
     assert redactor.text("GET https://github.com/x, localhost:80 by host-3")
     assert redactor.removed == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x(prompt=['first', 'of me'], n=1)", "x(prompt=[removed], n=1)"),
+        ("text='it\\'s of me' n=1", "text=[removed] n=1"),
+        ('text="he said \\"of me\\"" n=1', "text=[removed] n=1"),
+        ("text=['a b', \"it's of me\"], n=1", "text=[removed], n=1"),
+        (
+            '{\\"text\\": \\"of \\\\\\"me\\\\\\"\\", \\"n\\": 1}',
+            '{\\"text\\": [removed], \\"n\\": 1}',
+        ),
+        ("ValueError: prompt: of me", "ValueError: prompt: [removed]"),
+        (
+            "[(b'x-api-key', b'Zx9q'), (b'a', b'b')]",
+            "[(b'x-api-key', b'[removed]'), (b'a', b'b')]",
+        ),
+        ("export WANDB_API_KEY Zxqwerty", "export WANDB_API_KEY [removed]"),
+        ("['--host','athena','-v']", "['--host','host-1','-v']"),
+        ("--host athena --dist-init-addr athena:50", "--host host-1 --dist-init-addr host-1:50"),
+        ("Raise --nodes and --host to see", "Raise --nodes and --host to see"),
+        ("/scratch/alice/x /scratch/models/x", "/scratch/[user]/x /scratch/models/x"),
+        ("logs/home/alice/x", "~/x"),
+        ("Failed to send to athena:1234", "Failed to send to host-1:1234"),
+        ("raised from scheduler.py:1234", "raised from scheduler.py:1234"),
+        ("x_seed_instance_ip='athena'", "x_seed_instance_ip='host-1'"),
+    ],
+)
+def test_what_tracebacks_quote(text, expected):
+    assert Redactor().text(text) == expected
+
+
+def test_arguments_that_name_a_peer_and_what_a_query_asks_for():
+    values = {
+        "remote_instance_weight_loader_seed_instance_ip": "athena",
+        "mooncake_master": "zeus:5",
+    }
+    assert list(Redactor().args(values)[0].values()) == ["host-1", "host-2:5"]
+    table = pl.DataFrame({"path": ["/x?key=abc&q=of+me&z", "/x?of+me", "/generate"]})
+    assert Redactor().frame(table)["path"].to_list() == [
+        "/x?key=[removed]&q=[removed]&[removed]",
+        "/x?[removed]",
+        "/generate",
+    ]
