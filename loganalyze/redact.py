@@ -555,7 +555,9 @@ class Redactor:
 
     def _path(self, path: str) -> str:
         """Return a path of a request without what was asked for behind it."""
-        return self.line(self._sub(_QUERY, REMOVED, "values in URLs", path))
+        before, mark, query = path.partition("?")
+        clean = self._sub(_QUERY, REMOVED, "values in URLs", mark + query)
+        return self.line(before + clean)
 
     def _numbered(self, address: str) -> str:
         self.removed["IP addresses"] += 1
