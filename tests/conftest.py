@@ -1,6 +1,16 @@
 """What all tests share."""
 
+import gc
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+SIM = Path(__file__).parent / "sim" / "simulate.py"
 
 # No test may fail because the machine is busy: no limit of time. The same inputs each time, so
 # that what the tests say of a commit is the commit's. To look further:
@@ -22,3 +32,37 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     the time of their packing.
     """
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes one scenario, with changes, and gives the log's path.
+
+    Logs are made once a run. The simulator draws its random numbers by the scenario's name and
+    the seed, so the name stays: a log must not depend on which others were made before it.
+    """
+    spec = importlib.util.spec_from_file_location("simulate", SIM)
+    assert spec
+    assert spec.loader
+    simulator = importlib.util.module_from_spec(spec)
+    sys.modules["simulate"] = simulator
+    spec.loader.exec_module(simulator)
+    given = dict(simulator.SC)
+    made: dict[str, Path] = {}
+
+    def make(
+        scenario: str, seed: int = 0, without: tuple[str, ...] = (), **changes: object
+    ) -> Path:
+        key = repr((scenario, seed, without, sorted(changes.items())))
+        if key not in made:
+            config = {k: v for k, v in given[scenario].items() if k not in without}
+            simulator.sc(scenario, **{**config, **changes})
+            folder = tmp_path_factory.mktemp("sim")
+            with warnings.catch_warnings():  # the simulator leaves its files to be closed
+                warnings.simplefilter("ignore", ResourceWarning)
+                simulator.run_one(scenario, seed, str(folder))
+                gc.collect()
+            made[key] = folder / f"{scenario}.log"
+        return made[key]
+
+    return make

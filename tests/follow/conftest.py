@@ -1,39 +1,6 @@
-"""Logs of the simulator, made once for all tests of a run."""
-
-import gc
-import importlib.util
-import sys
-import warnings
-from pathlib import Path
+"""A log that the tests of `follow` share."""
 
 import pytest
-
-SIM = Path(__file__).parents[1] / "sim" / "simulate.py"
-
-
-@pytest.fixture(scope="session")
-def simulated(tmp_path_factory):
-    """Return a function that writes one scenario, with changes, and gives the log's path."""
-    spec = importlib.util.spec_from_file_location("simulate", SIM)
-    simulator = importlib.util.module_from_spec(spec)
-    sys.modules["simulate"] = simulator
-    spec.loader.exec_module(simulator)
-    made = {}
-
-    def make(scenario, seed=0, **changes):
-        key = repr((scenario, seed, sorted(changes.items())))
-        if key not in made:
-            name = f"{scenario}_{len(made)}"
-            simulator.sc(name, **{**simulator.SC[scenario], **changes})
-            folder = tmp_path_factory.mktemp("sim")
-            with warnings.catch_warnings():  # the simulator leaves its files to be closed
-                warnings.simplefilter("ignore", ResourceWarning)
-                simulator.run_one(name, seed, str(folder))
-                gc.collect()
-            made[key] = folder / f"{name}.log"
-        return made[key]
-
-    return make
 
 
 @pytest.fixture(scope="session")
