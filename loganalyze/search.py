@@ -52,7 +52,7 @@ RECEIVE = b"Receive"
 #: On every line of JSON.
 JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
-_BRACE = ord("}")
+_EQUALS = ord("=")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 #: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
 #: Code in a prompt has lines like that, too, but not these names.
@@ -293,8 +293,9 @@ class Searcher:
             return data, end
         may_return = b"\r" in data
         while at >= 0:
-            stop, start = data.find(b"\n", at), data.rfind(b"\n", 0, at) + 1
-            if _is_open(data, start, at, stop):
+            stop = data.find(b"\n", at)
+            if _is_open(data, at, stop):
+                start = data.rfind(b"\n", 0, at) + 1
                 close = _request_end(data, at, stop + 1, start + MAX_REQUEST)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
@@ -310,9 +311,9 @@ class Searcher:
                     stop = data.find(b"\n", stop)
                     self.cut.n_inside += inside
             # Behind a return stands another line.
-            if not self._requests and not (may_return and b"\r" in data[start : stop - 1]):
+            if not self._requests and not (may_return and _returns(data, at, stop)):
                 # What a line begins with ends the record above it.
-                word = len(RECEIVE) if data.endswith(RECEIVE, start, at) else 0
+                word = len(RECEIVE) if data.endswith(RECEIVE, kept, at) else 0
                 parts.append(data[kept : at - word])
                 kept = stop
             at = view.find(REQUEST, stop, end)
@@ -364,13 +365,20 @@ def _without(data: bytes, records: dict[int, tuple[int, bytes]]) -> bytes:
     return b"".join([*out, whole[at:]])
 
 
-def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
-    """Whether a request logged at `at`, on the line from `start` to `stop`, goes on below."""
-    if not data.endswith((RECEIVE, b"Finish", b"OpenAI"), start, at):
+def _returns(data: bytes, at: int, stop: int) -> bool:
+    """Whether the line around `at` that ends at `stop` holds a carriage return inside."""
+    return data.find(b"\r", data.rfind(b"\n", 0, at) + 1, stop - 1) >= 0
+
+
+def _is_open(data: bytes, at: int, stop: int) -> bool:
+    """Whether a request logged at `at`, on a line that ends at `stop`, goes on below."""
+    if data[stop - 1] in b")]" and not _is_raw(data, at, stop):  # like most
         return False
-    if data.endswith((b")", b"]"), at, stop):  # like most
-        return _is_raw(data, at, stop)
-    line = data[at:stop]
+    if not data.endswith((RECEIVE, b"Finish", b"OpenAI"), 0, at):
+        return False
+    if data[stop - 1] in b")]":
+        return True
+    line, start = data[at:stop], data.rfind(b"\n", 0, at) + 1
     if not (line.endswith(b"}") and data[start] in b"[I"):
         line = line.rstrip()
         cut = max(0, len(line) - TAIL)
@@ -395,8 +403,8 @@ def _is_open(data: bytes, start: int, at: int, stop: int) -> bool:
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
     """Whether the last quote between `at` and `stop` opens a text."""
     single, double = text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)
-    return (single >= 0 and text.endswith(b"=", at, single)) or (
-        double >= 0 and text.endswith((b"=", b"=\\"), at, double)
+    return (single > at and text[single - 1] == _EQUALS) or (
+        double > at and (text[double - 1] == _EQUALS or text.endswith(b"=\\", at, double))
     )
 
 
