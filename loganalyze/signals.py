@@ -23,8 +23,8 @@ from loganalyze.capacity import memory, pool, steps
 from loganalyze.model import Capacity, Session, SessionData, StepModel
 from loganalyze.timeline import Clock, Gap, Timeline, as_float, retractions
 
-#: Cells of all ranks of one session together: bounds memory (55 hours of one rank at 1 s).
-MAX_CELLS = 200_000
+#: Cells of all ranks of one session together: bounds memory (41 hours of one rank at 1 s).
+MAX_CELLS = 150_000
 
 #: Decode steps in which the admission estimate new_token_ratio falls to its floor.
 RATIO_DECAY_STEPS = 600

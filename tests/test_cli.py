@@ -144,6 +144,22 @@ def test_no_command_and_an_unknown_command():
     assert "chekc" in result.stderr
 
 
+@pytest.mark.parametrize(("asked", "given"), [(None, "2"), ("1", "1")])
+def test_a_large_machine_takes_no_more_memory(asked, given):
+    """Each thread of Polars holds memory of its own, and it would start one for each core."""
+    code = (
+        "import atexit, os, sys\nfrom loganalyze.__main__ import run\n"
+        "atexit.register(lambda: print(os.environ['POLARS_MAX_THREADS']))\n"
+        f"sys.argv = ['loganalyze', 'check', {FOUNDING!r}]\nrun()"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "POLARS_MAX_THREADS"}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({"POLARS_MAX_THREADS": asked} if asked else {})
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == given
+
+
 def test_an_interrupt_ends_with_130(monkeypatch):
     def interrupted(*paths, **options):
         raise KeyboardInterrupt
