@@ -302,6 +302,12 @@ WRAPPED: dict[str, tuple[Callable[[int], str], str | None, str | None]] = {
         None,
         None,
     ),
+    "progress without a total": (
+        lambda k: f"Generating: {k}it [00:{k:02d},  8.1{k % 10}it/s]{own(k)}",
+        None,
+        None,
+    ),
+    "progress bar, cut off": (lambda k: f"  {k}%|{'█' * (k % 9)}        {own(k)}", None, None),
     "access line without an end": (
         lambda k: f'INFO:     10.0.0.{k}:5123{k} - "POST /generate HTTP/1.1" 200 OK{own(k)}',
         None,
