@@ -239,6 +239,16 @@ class Source:
             self.name, self.size_bytes or 0, self._sha256, self.kind, self.tz, self.lines
         )
 
+    def content_sha256(self) -> str:
+        """Return the hash of what it holds, unpacked. To be called after it was read."""
+        if not self._codecs:
+            return self.describe().sha256
+        digest = hashlib.sha256()
+        with contextlib.suppress(OSError, InputError), self._open_text()[0] as text:
+            while chunk := text.read(1 << 20):
+                digest.update(chunk)
+        return digest.hexdigest()
+
     def quote(self, line_nos: Iterable[int]) -> dict[int, str]:
         """Return the text of lines, as they stand in the log, up to 4 KiB of each.
 

@@ -7,7 +7,7 @@ alert and one all-clear each. At the end of a log the findings are those of `che
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -135,7 +135,9 @@ class Follower:
         self._unjudged = False
         self._spoken: set[str] = set()
         self._paused = False
-        self._live = False
+        self._live: set[str] = set()
+        self._quiet: dict[str, float] = {}
+        self._due: dict[int, float | None] = {}
 
     # -- what comes in --------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class Follower:
         """
         if not data:
             return []
+        self._quiet.pop(name, None)
         reader = self._readers[name]
         settled = reader.feed(self._sources[name].take(data))
         if settled is not None:
@@ -168,27 +171,25 @@ class Follower:
         self._hear(name, settled, pending)
         return [] if history else self._judge_new(name, settled, pending)
 
-    def tick(self, quiet_s: float) -> list[Change]:
+    def tick(self, quiet_s: float, of: Mapping[str, float] | None = None) -> list[Change]:
         """Tell what changes because nothing comes.
 
         Args:
-            quiet_s: seconds since the last line came.
+            quiet_s: seconds since the last line of any log came.
+            of: the same of each log; all alike by default.
         """
+        self._quiet = dict(of or dict.fromkeys(self._sources, quiet_s))
         if self._clock is None:
             return []
-        self._paused = True
-        if quiet_s < QUIET_S:
-            return []
-        if self._unjudged:
+        self._paused |= quiet_s > 0
+        if self._unjudged and quiet_s >= QUIET_S:
             return self._run()
-        if quiet_s < EVERY_S:
-            return []
-        told: list[tuple[Event, Finding]] = []
-        if not self._busy():
+        told = self._hangs()
+        if quiet_s >= EVERY_S and not self._busy():
             moment = self._clock + timedelta(seconds=quiet_s)
-            told = self._alerts.expire(moment, self._gauges.now.line)
-        elif self._live:
-            told = self._hangs(quiet_s)
+            told += self._alerts.expire(moment, self._gauges.now.line)
+        if not told and quiet_s < EVERY_S:
+            return []
         return self._changes(told, quiet_s=quiet_s)
 
     def catch_up(self) -> list[Change]:
@@ -302,7 +303,8 @@ class Follower:
         self._seen[name] = int(new["line_no"][-1])
         self._unjudged = True
         # What came before the first pause may have been written long ago.
-        self._live = self._paused
+        if self._paused:
+            self._live.add(name)
         newest = new["time"].max()
         if self._clock and isinstance(newest, datetime) and self._clock - newest > _SET_BACK:
             self._clock = self._next = None
@@ -350,22 +352,40 @@ class Follower:
         self._capacity = sessions[-1].session.capacity.kv_tokens
         self._judged = _long_enough(sessions)
         self._lives = _lives(sessions)
+        self._due.clear()
         dead = {data.session.id for data in self._lives if data.session.ended_by == "crash"}
-        told = self._alerts.update(
-            rules.findings(outcomes), self._clock, self._gauges.now.line, dead
-        )
+        found = [*rules.findings(outcomes), *self._silences()]
+        told = self._alerts.update(found, self._clock, self._gauges.now.line, dead)
         return self._changes(told)
 
-    def _hangs(self, quiet_s: float) -> list[tuple[Event, Finding]]:
+    def _hangs(self) -> list[tuple[Event, Finding]]:
         """Tell of the servers that stand still, as far as silence can tell."""
-        limits = silence.limits(self._overrides)
-        if quiet_s < limits["report_s"]:
-            return []
         known = {f.session for f in self._alerts.active if f.code == HANG}
-        lives = [data for data in self._lives if data.session.id not in known]
-        found = [silence.find(data, quiet_s, limits) for data in lives]
         line = self._gauges.now.line
-        return [e for one in found if one for e in self._alerts.add(one, self._clock, line)]
+        return [
+            event
+            for one in self._silences(known)
+            for event in self._alerts.add(one, self._clock, line)
+        ]
+
+    def _silences(self, known: Collection[int] = ()) -> list[Finding]:
+        """Return the silences that last and that no idleness explains, one a server.
+
+        Each log has its own: of several servers one may stand still while the others print.
+        """
+        limits = silence.limits(self._overrides)
+        found = []
+        for data in self._lives:
+            session, logs = data.session.id, data.batch["source"].unique()
+            quiet = min((self._quiet.get(name, 0.0) for name in logs), default=0.0)
+            if quiet < limits["report_s"] or session in known or self._live.isdisjoint(logs):
+                continue
+            if session not in self._due:
+                self._due[session] = silence.due_s(data, limits)
+            due = self._due[session]
+            if due is not None and quiet >= due:
+                found.append(silence.find(data, quiet, limits))
+        return found
 
     def _note(self, batch: pl.DataFrame, time: object) -> None:
         if batch.height:

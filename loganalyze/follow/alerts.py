@@ -83,7 +83,7 @@ class Alerts:
                 continue
             key = (finding.episodes[-1].source if finding.episodes else None, finding.code)
             known = self._raised.get(key)
-            lasts = death and finding.session in dead
+            lasts = (death and finding.session in dead) or _still(finding)
             if lasts or _going_on(finding, since_time, since_line):
                 told = known.told if known else None
                 self._raised[key] = _Raised(finding, now, line, told, lasts)
@@ -98,7 +98,7 @@ class Alerts:
         key = (finding.episodes[-1].source, finding.code)
         if key in self._raised:
             return []
-        self._raised[key] = _Raised(finding, now, line)
+        self._raised[key] = _Raised(finding, now, line, lasts=True)
         return self.expire(now, line)
 
     def expire(self, now: datetime | None, line: int) -> list[tuple[Event, Finding]]:
@@ -136,6 +136,11 @@ def _weight(finding: Finding) -> tuple[Severity, int]:
 
 def _fatal(finding: Finding) -> int:
     return _FATAL.get(finding.code, 0)
+
+
+def _still(finding: Finding) -> bool:
+    """Whether a server stands still as of now: its silence has no end yet."""
+    return finding.code == HANG and finding.episodes[-1].end is None
 
 
 def _going_on(finding: Finding, since: datetime | None, since_line: int) -> bool:

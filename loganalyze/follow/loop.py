@@ -56,16 +56,16 @@ def run(
     unknown = {tail.name for tail in tails}
     on_status()
     last_line = last_status = time.monotonic()
+    last_of = dict.fromkeys((tail.name for tail in tails), last_line)
     while not is_over():
         came = False
         for tail in tails:
-            came |= _round(tail, follower, on_change, on_note, poll_s / len(tails))
+            if _round(tail, follower, on_change, on_note, poll_s / len(tails)):
+                came, last_of[tail.name] = True, time.monotonic()
         now = time.monotonic()
-        if came:
-            last_line = now
-        else:
-            for change in follower.tick(now - last_line):
-                on_change(change)
+        last_line = now if came else last_line
+        for change in follower.tick(now - last_line, {n: now - t for n, t in last_of.items()}):
+            on_change(change)
         unknown = _foreign(unknown, follower, now - last_line, on_note)
         if came or now - last_status >= STATUS_S:
             on_status()

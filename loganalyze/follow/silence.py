@@ -32,26 +32,34 @@ def limits(overrides: Mapping[str, float]) -> dict[str, float]:
     return {name: overrides.get(f"{HANG}.{name}", one.value) for name, one in known.items()}
 
 
-def find(data: SessionData, quiet_s: float, limits: Mapping[str, float]) -> Finding | None:
-    """Return what a silence says that lasts.
+def due_s(data: SessionData, limits: Mapping[str, float]) -> float | None:
+    """Return after how many seconds without a line the last session of a log stands still.
+
+    None where idleness can explain any silence.
+    """
+    session = data.session
+    if session.ended_by != "end_of_log" or session.role == "prefill":
+        return None  # it said that it ends; a PD prefill server is idle without a line
+    ranks = _ranks(data)
+    if not any(_owes(one) for one in ranks):
+        return None
+    spacing = max(as_float(one.lines["spacing_s"].median(), 0.0) for one in ranks)
+    return max(limits["report_s"], limits["spacings"] * spacing)
+
+
+def _ranks(data: SessionData) -> list[Timeline]:
+    return [one for one in timeline.of(data) if one.clock == "stamps" and one.lines.height]
+
+
+def find(data: SessionData, quiet_s: float, limits: Mapping[str, float]) -> Finding:
+    """Return what a silence says that lasts, and is due.
 
     Args:
         data: the last session of a log.
         quiet_s: seconds without a line, by the clock of who waits.
         limits: see `limits`.
-
-    Returns:
-        None where the silence is no longer than usual, or idleness can explain it.
     """
-    session = data.session
-    if session.ended_by != "end_of_log" or session.role == "prefill":
-        return None  # it said that it ends; a PD prefill server is idle without a line
-    ranks = [one for one in timeline.of(data) if one.clock == "stamps" and one.lines.height]
-    spacing = max((as_float(one.lines["spacing_s"].median(), 0.0) for one in ranks), default=0.0)
-    if not ranks or quiet_s < max(limits["report_s"], limits["spacings"] * spacing):
-        return None
-    if not any(_owes(one) for one in ranks):
-        return None
+    session, ranks = data.session, _ranks(data)
     rows = [one.lines.row(-1, named=True) for one in ranks]
     last = max(rows, key=lambda row: row["time"] or datetime.min)
     where = last["source"], last["line_no"]

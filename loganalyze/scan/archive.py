@@ -180,6 +180,7 @@ class _Scan:
         key += [] if options.redact else ["as it is"]
         self._settings = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
         self._wanted: set[str] = set()
+        self._same: set[str] = set()
         self._unpaged = state.unpaged(options.pages)
         self._failed: list[tuple[_Planned, str, str]] = []
         self._results: list[Group] = []
@@ -294,6 +295,7 @@ class _Scan:
 
     def _unchanged(self, known: Known) -> None:
         self._sum.unchanged += _files(known)
+        self._same.add(known.name)
         if known.status == "unreadable":
             self._sum.unreadable += 1
         elif known.status == "other":
@@ -426,6 +428,10 @@ class _Scan:
                 own = archive or known  # a log within an archive is read with all of it
                 found = _again(own)
                 if not found.error and not inputs.is_url(own.name):
+                    if own.name in self._same:  # it was counted as such
+                        self._same.discard(own.name)
+                        self._sum.unchanged -= _files(own)
+                        self._sum.copies -= own.status == "copy"
                     out[own.name] = _Planned(found, own.fingerprint)
         return list(out.values())
 
@@ -667,19 +673,26 @@ class _Scan:
     def _settle(self) -> None:
         """Take away the runs whose contents another run has, which files alone do not show.
 
-        Such are logs within archives, and objects, of which nothing is known before they are
-        read. The file counts, then the object, then the first by name.
+        Such are logs within archives, packed ones, and objects, of which nothing is known before
+        they are read. The file counts, then the object; what may grow, then the first by name.
         """
         if self._state.get("settled") == "yes":
             return
         change = Change()
-        first: dict[str, str] = {}
+        first: dict[str, tuple[str, str]] = {}
         shown = {run.run: self._name_of(run) for run in self._state.runs()}
         runs = [run for run in self._state.runs() if not run.row["error"] and run.row["sha256"]]
-        runs.sort(key=lambda r: (shown[r.run] != r.input, inputs.is_url(r.input), shown[r.run]))
+        runs.sort(
+            key=lambda r: (
+                shown[r.run] != r.input,
+                inputs.is_url(r.input),
+                r.row["kind"] != "file",
+                shown[r.run],
+            )
+        )
         for run in runs:
-            name, sha256 = shown[run.run], run.row["sha256"]
-            origin = first.setdefault(sha256, name)
+            name, content = shown[run.run], run.row.get("content_sha256") or run.row["sha256"]
+            origin, sha256 = first.setdefault(content, (name, run.row["sha256"]))
             if origin == name:
                 continue
             change.dropped_runs.append(run)
@@ -689,7 +702,7 @@ class _Scan:
             change.inputs.append(known._replace(status="copy", copy_of=origin, sha256=sha256))
             for copy in map(self._state.known, self._state.copies(name)):
                 if copy:
-                    change.inputs.append(copy._replace(copy_of=origin))
+                    change.inputs.append(copy._replace(copy_of=origin, sha256=sha256))
         if change.dropped_runs:
             self._commit(change, {})
         settled = Change()

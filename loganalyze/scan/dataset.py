@@ -78,6 +78,7 @@ RUNS = (
     Column(
         "unread", pl.String, "", "Why a part of it could not be read; null: it was read whole."
     ),
+    Column("content_sha256", pl.String, "", "Hash of what it holds, unpacked: equal for copies."),
 )
 
 FINDINGS = (

@@ -351,6 +351,9 @@ class _Reading:
             if parts[0].kind == "file":
                 done.size = parts[0]._stored
         rows = dataset.rows_of(run, name, self._host(name, held.writers), report, split)
+        held_in = [source.content_sha256() for source in parts]
+        content = held_in[0] if len(parts) == 1 else inputs.digest(held_in)
+        rows["runs"] = rows["runs"].with_columns(content_sha256=pl.lit(content))
         if page:
             rows["runs"] = rows["runs"].with_columns(report=pl.lit(f"reports/{run}.html"))
         for table, found in rows.items():

@@ -1,5 +1,7 @@
 """A silence that lasts: told once, and only where idleness cannot explain it."""
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from loganalyze.follow import Follower
@@ -106,3 +108,48 @@ def gap(lines, k):
         int(x[12:14]) * 3600 + int(x[15:17]) * 60 + int(x[18:20]) for x in lines[k - 1 : k + 1]
     ]
     return clock[1] - clock[0] > 30
+
+
+def test_one_server_of_several_hangs_while_the_others_print(hang, simulated):
+    """A is silent from 11:38:19 to 11:39:55, B never: A's alert is told once, and lasts."""
+    b = by_second(simulated("healthy_chat").read_bytes().splitlines(keepends=True))
+    a = by_second(b"".join(hang).splitlines(keepends=True))
+    assert not [s for s in a if "11:38:19" < s < "11:39:55"]
+    follower = Follower()
+    for name, lines in (("a.log", a), ("b.log", b)):
+        follower.add(name, "file")
+        past = [line for s, line in lines.items() if s < "11:38:00"]
+        follower.push(name, b"".join(past), history=True)
+    follower.catch_up()
+    told, last = [], {"a.log": 0, "b.log": 0}
+    for second, clock in enumerate(clocks("11:38:00", 420)):
+        for name, lines in (("a.log", a), ("b.log", b)):
+            if clock in lines:
+                last[name] = second
+                told += [(clock, c) for c in follower.push(name, lines[clock])]
+        quiet = {name: float(second - s) for name, s in last.items()}
+        told += [(clock, c) for c in follower.tick(min(quiet.values()), quiet)]
+    # Told 30 s after its last line; over 120 s after 11:40:30, the last look that counts a spell
+    # which ended 20 s before the look before (11:40:15).
+    assert [(clock, c.event) for clock, c in told if c in hangs([c])] == [
+        ("11:38:49", "alert"),
+        ("11:42:30", "clear"),
+    ]
+    alert = next(c for _, c in told if c.event == "alert")
+    assert alert.finding.episodes[-1].source == "a.log"
+    assert "No line for 30 s with 48 running" in alert.finding.summary
+
+
+def by_second(lines):
+    """Return the lines of each second, by its time of day."""
+    seconds = {}
+    for line in lines:
+        clock = line[12:20].decode()
+        seconds[clock] = seconds.get(clock, b"") + line
+    return seconds
+
+
+def clocks(start, n):
+    """Return the next seconds as times of day."""
+    first = datetime.strptime(start, "%H:%M:%S")
+    return [(first + timedelta(seconds=k)).strftime("%H:%M:%S") for k in range(n)]

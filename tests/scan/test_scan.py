@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import tarfile
@@ -224,6 +225,23 @@ def test_a_copy_within_an_archive_counts_once_wherever_it_is_said(archive, tmp_p
     done, _ = scan(archive, out)
     assert done.totals == (8, 4, 0, 1, 1)
     assert len(table(out, "runs")) == 8
+
+
+def test_a_packed_copy_counts_once_and_for_itself_once_the_log_goes_on(archive, tmp_path):
+    # gzip before the log by name, and at two levels: three files of one text.
+    out, log = tmp_path / "out", archive / "node1" / "server0.log"
+    (archive / "a.log.gz").write_bytes(gzip.compress(log.read_bytes()))
+    (archive / "z.log.xz").write_bytes(lzma.compress(log.read_bytes()))
+    done, _ = scan(archive, out)
+    assert done.totals == (6, 3, 0, 2, 0)
+    assert "server0.log" in runs(out)
+    assert not {"a.log.gz", "z.log.xz"} & set(runs(out))
+    done, told = scan(archive, out)
+    assert (done.unchanged, done.copies, set(told.values())) == (8, 2, {"unchanged"})
+    log.write_text(log.read_text() + log_text(full=True, seed=8))
+    done, _ = scan(archive, out)
+    assert done.totals == (7, 4, 0, 1, 0)
+    assert done.unchanged + done.read + done.grown == done.inputs == 8
 
 
 def test_other_limits_and_wanted_pages_are_read_again(archive, tmp_path):
