@@ -88,6 +88,8 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1" + REMOVED,
     ),
+    # What is asked of an address: signatures, users, prompts.
+    (re.compile(r"(://[^\s?'\"<>]{1,2048}\?)(?!\[removed\])[^\s'\"<>]+"), r"\1" + REMOVED),
     (  # a prompt in a query, or in a call that a traceback quotes
         re.compile(r"(?i)([?&](?:prompt|text|input|query|q|key|messages?|content)=)[^&\s\"']+"),
         r"\1" + REMOVED,
