@@ -49,6 +49,8 @@ def measure(data: SessionData) -> Capacity:
     The pool size is the printed one, else the median of #token / usage. Tokens per request is
     sum(#token) / sum(#running-req) over the settled decode lines: those from the first at
     which it reached the session's median, so that a warm-up does not make requests look small.
+    Where the pool was full with requests waiting, and a request held much more or less there than
+    elsewhere, those lines alone count: the mix that filled the pool is the one to find room for.
     On a PD decode server #token without what requests in transfer hold (timeline.own_token).
     It counts what requests hold at a moment, which is not their mean final length: long ones
     are seen more often.
@@ -127,20 +129,31 @@ def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacit
 
 _FEW = "measured on "
 
+#: Lines on which the pool is full with requests waiting tell what fits it: so many of them at
+#: this usage, where requests hold other amounts there than elsewhere by this factor.
+_FULL_LINES, _FULL_USAGE, _OTHER_MIX = 20, 0.9, 1.5
+
 
 def _held(decode: pl.DataFrame, kv_tokens: int | None, reserve: int) -> Capacity:
     """Return what requests hold and how fast they decode, on the settled of some decode lines.
 
     A request fits with what it holds and the `reserve` that is kept free for it.
     """
-    settled = _settled(decode)
-    known = settled.filter(pl.col("own").is_not_null())
-    running = int(known["running_req"].sum() or 0)
-    tokens = float(known["own"].sum() or 0)
-    per_req = round(tokens / running, 1) if running and tokens else None
+    settled, notes = _settled(decode), []
+    per_req = _per_req(settled)
+    full = decode.filter((pl.col("usage") >= _FULL_USAGE) & (pl.col("queue_req") > 0))
+    if full.height >= _FULL_LINES and per_req:
+        there = _per_req(_settled(full)) or per_req
+        if not 1 / _OTHER_MIX < there / per_req < _OTHER_MIX:
+            notes.append(
+                f"{_FEW}the lines with a full pool and requests waiting: of all lines it is "
+                f"{per_req:,.0f} tokens a request, of another mix"
+            )
+            settled, per_req = _settled(full), there
     printed = settled.filter(pl.col("gen_throughput") > 0)
     rate_running = int(printed["running_req"].sum() or 0)
-    few = 0 < settled.height < 20
+    if 0 < settled.height < 20 and not notes:
+        notes.append(f"{_FEW}{settled.height} decode line" + "s" * (settled.height > 1))
     return Capacity(
         tokens_per_req=per_req,
         requests_fit=int(kv_tokens / (per_req + reserve)) if kv_tokens and per_req else None,
@@ -151,8 +164,15 @@ def _held(decode: pl.DataFrame, kv_tokens: int | None, reserve: int) -> Capacity
         if settled.height
         else None,
         line_sources=(settled["source"][0], settled["source"][-1]) if settled.height else None,
-        notes=(f"{_FEW}{settled.height} decode line" + "s" * (settled.height > 1),) if few else (),
+        notes=tuple(notes),
     )
+
+
+def _per_req(lines: pl.DataFrame) -> float | None:
+    """Return the tokens that a running request holds, over some decode lines."""
+    known = lines.filter(pl.col("own").is_not_null())
+    running, tokens = int(known["running_req"].sum() or 0), float(known["own"].sum() or 0)
+    return round(tokens / running, 1) if running and tokens else None
 
 
 def _decode(data: SessionData) -> pl.DataFrame:
@@ -165,6 +185,7 @@ def _decode(data: SessionData) -> pl.DataFrame:
             "line_no",
             "row",
             "running_req",
+            "queue_req",
             "gen_throughput",
             used=pl.coalesce("token", "full_token", "gpu_token"),
             own=timeline.own_token(data).cast(pl.Float64),
