@@ -37,7 +37,8 @@ def query(
 ) -> None:
     """Run SQL on the tables that `scan` wrote: runs, findings, episodes and series.
 
-    DIR is the folder of results. The same Parquet files can be read by Polars and DuckDB.
+    DIR is the folder of results. The same Parquet files can be read by Polars and DuckDB. They
+    name logs and hosts as they are, unlike reports.
     """
     from loganalyze.scan import dataset
     from loganalyze.scan import query as library

@@ -222,6 +222,7 @@ def describe() -> str:
         "",
         "Parquet, one folder a table, many parts of one schema. Times are as logged, without",
         "zone. A value that the log does not give is null. Columns are added, never renamed.",
+        "Logs and hosts have their own names here: take them out before it leaves your house.",
         "",
         '    loganalyze query OUT "SELECT cause, count(*) FROM runs GROUP BY cause"',
         '    pl.scan_parquet("OUT/dataset/runs/*.parquet")',
