@@ -351,6 +351,7 @@ def test_a_host_is_counted_where_it_is_taken_out():
         ("Failed to send to athena:1234", "Failed to send to host-1:1234"),
         ("raised from scheduler.py:1234", "raised from scheduler.py:1234"),
         ("x_seed_instance_ip='athena'", "x_seed_instance_ip='host-1'"),
+        ("GET s3://b-1/x?sig=ab&u=me failed", "GET s3://host-1/x?[removed] failed"),
     ],
 )
 def test_what_tracebacks_quote(text, expected):

@@ -137,7 +137,7 @@ class _Screen:
             report = self._follower.report() if whole else None
             self._write(follow_json.change(change, report))
             return
-        self._print(follow_text.change(change))
+        self._print(follow_text.change(change, len(self.latest.names) > 1))
         self._said = time.monotonic()
 
     def status(self) -> None:

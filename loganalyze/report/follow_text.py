@@ -74,7 +74,7 @@ def view(status: StatusLine, width: int, color: bool = False) -> list[str]:
         text = f"{value} {note}".strip()
         lines.append(f"{label:<{_LABEL}}{text:<{_VALUE}}{spark(status.trail[name], room, top)}")
     for finding in status.active[:_FINDINGS]:
-        said = wrap(_finding(finding), width - 4)
+        said = wrap(_finding(finding, len(status.names) > 1), width - 4)
         lines += [f"  {line}" for line in (said if len(said) < 3 else [said[0], f"{said[1]} …"])]
     if len(status.active) > _FINDINGS:
         lines.append(f"  and {len(status.active) - _FINDINGS} more findings: with --json")
@@ -102,8 +102,13 @@ def spark(values: Sequence[float | None], room: int, top: float | None = None) -
     )
 
 
-def change(one: Change) -> str:
-    """Say a change of state in one line."""
+def change(one: Change, several: bool = False) -> str:
+    """Say a change of state in one line.
+
+    Args:
+        one: the change.
+        several: whether several logs are followed, so that a finding names its own.
+    """
     clock = words.moment(one.time) if one.time else f"line {one.now.line}"
     if one.event == "end":
         return f"{clock}  {_ended(one)}"
@@ -113,7 +118,7 @@ def change(one: Change) -> str:
     severity = str(one.finding.severity)
     event = {"clear": "over", "worse": f"now {severity}"}.get(one.event, severity)
     shape = "✓" if one.event == "clear" else words.SHAPE[str(one.finding.severity)]
-    return f"{clock}  {shape} {event}  {_finding(one.finding)}"
+    return f"{clock}  {shape} {event}  {_finding(one.finding, several)}"
 
 
 def values(status: StatusLine) -> str:
@@ -142,8 +147,10 @@ def _ended(one: Change) -> str:
     return f"end of the log, {one.state}{f': {raised}' if raised else ''}"
 
 
-def _finding(finding: Finding) -> str:
-    return f"{finding.code} {finding.name}: {words.clean(finding.summary)}"
+def _finding(finding: Finding, several: bool) -> str:
+    source = finding.episodes[-1].source if several and finding.episodes else None
+    log = f", {words.clean(words.name(source))}" if source else ""
+    return f"{finding.code} {finding.name}{log}: {words.clean(finding.summary)}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from loganalyze.model import Report, Session, Severity
+from loganalyze.model import Action, Report, Session, Severity
 from loganalyze.report import tree, words
 
 MAX_LINES = 59
@@ -72,10 +72,8 @@ def _verdict(report: Report) -> Iterator[str]:
     cause = f", cause **{prose(primary.code)}** {prose(primary.name)}" if primary else ""
     yield f"Confidence {v.confidence}{cause}."
     if primary and primary.actions:
-        action = primary.actions[0]
-        effect = f" → {prose(action.effect)}" if action.effect else ""
         yield ""
-        yield f"**First:** {prose(action.text)} {code(words.change(action))}{effect}"
+        yield f"**First:** {_action(primary.actions[0])}"
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -146,11 +144,15 @@ def _finding(node: tree.Node) -> Iterator[str]:
         yield f"- {code(words.place(item.source, item.line_no))} {code(item.quote or '')}"
     yield from _left_out(len(quotes) - _QUOTES, "quoted line")
     for action in f.actions[:_ACTIONS]:
-        effect = f" → {prose(action.effect)}" if action.effect else ""
-        yield f"- Do: {prose(action.text)} {code(words.change(action))}{effect}"
+        yield f"- Do: {_action(action)}"
     yield from _left_out(len(f.actions) - _ACTIONS, "action")
     if f.competing:
         yield f"- Other causes weighed: {prose(f.competing)}"
+
+
+def _action(action: Action) -> str:
+    effect = f"→ {prose(action.effect)}" if action.effect else ""
+    return " ".join(filter(None, (prose(action.text), code(words.change(action)), effect)))
 
 
 def _left_out(n: int, what: str) -> Iterator[str]:

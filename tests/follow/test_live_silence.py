@@ -137,7 +137,7 @@ def test_one_server_of_several_hangs_while_the_others_print(hang, simulated):
     ]
     alert = next(c for _, c in told if c.event == "alert")
     assert alert.finding.episodes[-1].source == "a.log"
-    assert "No line for 30 s with 48 running" in alert.finding.summary
+    assert "HNG001 stall, a.log: No line for 30 s with 48 running" in say(alert, True)
 
 
 def by_second(lines):
