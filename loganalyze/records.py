@@ -53,7 +53,9 @@ _FRAME = re.compile(rb"  File \\*\"|Try to allocate ")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
 #: What others put behind each line: more cells of a table, the end of an element of HTML.
-_BEHIND = re.compile(rb"(?<=recent call last\):)(?!\\+[nr]|\\*\"|')[^\r\n]*[^\s][^\r\n]*$")
+_BEHIND = re.compile(
+    rb"(?<=recent call last\):)(?!\\+[nr]|\\*\"|'|%b)[^\r\n]*[^\s][^\r\n]*$" % _COLOUR.pattern
+)
 
 _STAMP = rb"(?:%b|%b(?:[.,][0-9]+)?)(?:Z|[+-][0-9]{2}:?[0-9]{2})?" % (
     stamps.DATED.encode(),

@@ -47,6 +47,8 @@ FAILED = (b'" 4', b'" 5')
 ACCESS = b" HTTP/1."
 #: On every line of --log-requests.
 REQUEST = b": obj="
+#: On the line of the server's arguments.
+ARGUMENTS = b"server_args="
 #: What most of those say before it; it has a mark.
 RECEIVE = b"Receive"
 #: On every line of JSON.
@@ -54,12 +56,19 @@ JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
 _EQUALS = ord("=")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
-#: What a raw prompt ends with: its quote, then the other fields of the request or the answer.
-#: Code in a prompt has lines like that, too, but not these names.
-_REQUEST_END = re.compile(
+#: What a prompt ends with: its quote, then the other fields of the request or, where the request
+#: finished, of the answer, which has a text of its own. Behind them a wrapper may put what it
+#: likes. Code in a prompt has lines like that, too, but not these names.
+_RECEIVE_END = re.compile(
     rb"\\?[\"'][\]}]*, (?:(?:rid|stream|sampling_params|input_ids|input_embeds|image_data|"
     rb"return_\w+|log\w+|top_logprobs_num|token_ids_\w+|modalities|lora_path|session\w+)=.*[)}]"
-    rb"|'(?:meta_info|output_ids|model|messages|index|role)': .*\})(?:[, ].*)?\s*$"
+    rb"|'(?:model|messages|index|role)': .*\})(?:\W.*)?$"
+)
+_FINISH_END = re.compile(rb"[\"'\]][\]}]*, '?(?:meta_info|output_ids)'?: .*\}(?:\W.*)?$")
+#: What tells that a release prints each request on a line of its own: it quotes as Python's repr
+#: does, or its statistics are of a later form.
+_ONE_LINE = re.compile(
+    rb": obj=\w+\(\w+=\\*'|(?:Decode|Prefill) batch(?:,| \[)|\bcuda graph: (?:Tru|Fals)e"
 )
 #: Of a logged request, the quote of its first text: Python's repr has single ones.
 _FIRST_QUOTE = re.compile(rb"[\"']")
@@ -139,6 +148,7 @@ class Searcher:
         self._unmarked_starts = {head[:SHARED] for head in self._heads if not MARK.search(head)}
         self._carry, self._carry_line, self._carry_lines = b"", 1, 0
         self._sticky = 0
+        self._one_line = False
         self.cut = Cut()
 
     def take(self) -> Cut:
@@ -287,7 +297,7 @@ class Searcher:
         Returns:
             The data, with as many lines as before, and how much of it can be looked at yet.
         """
-        view, kept, parts = _view(data), 0, list[bytes]()
+        view, kept, parts, told = _view(data), 0, list[bytes](), 0
         at = view.find(REQUEST, 0, end)
         if at < 0:
             return data, end
@@ -296,15 +306,20 @@ class Searcher:
             stop = data.find(b"\n", at)
             if _is_open(data, at, stop):
                 start = data.rfind(b"\n", 0, at) + 1
-                close = _request_end(data, at, stop + 1, start + MAX_REQUEST)
+                self._one_line |= _ONE_LINE.search(data, told, start) is not None
+                told = start
+                raw = not self._one_line
+                close = _request_end(data, at, stop + 1, start + MAX_REQUEST, raw=raw)
                 if close is None and not last and len(data) - start < MAX_REQUEST:
                     end = start
                     break
                 if close and close > stop + 1:
                     inside = data.count(b"\n", stop, close - 1)
                     closing = data[data.rfind(b"\n", 0, close - 1) + 1 : close - 1][-TAIL:]
-                    rest = _REQUEST_END.search(_JSON_END.sub(b"", closing))
+                    rest = _end_pattern(data, at).search(_JSON_END.sub(b"", closing))
                     filler = (rest[0] if rest else b"") + b"\n" * inside
+                    if (behind := data.find(b"\r", at, stop)) >= 0:
+                        stop = behind  # in a prompt
                     data = data[:stop] + filler + data[close - 1 :]
                     end = max(end - (close - 1 - stop) + len(filler), stop + len(filler) + 1)
                     view = _view(data)
@@ -390,7 +405,7 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
         tail = tail[:-80] + _WRAPPED_END.sub(b"", tail[-80:])
         line = line[:cut] + tail
         if not line.endswith((b")", b"}", b"]")):
-            return True
+            return _end_pattern(data, at).search(line[-TAIL:]) is None
     in_string = line.endswith((b'\\"}', b'""}'))  # of JSON in JSON, or in a cell
     if line.endswith(b"}") and not in_string and _CALL.match(line):
         # It ends an answer, headers, or an object in the prompt.
@@ -408,7 +423,11 @@ def _is_raw(text: bytes, at: int, stop: int) -> bool:
     )
 
 
-def _request_end(data: bytes, at: int, start: int, limit: int) -> int | None:
+def _end_pattern(data: bytes, at: int) -> re.Pattern[bytes]:
+    return _FINISH_END if data.endswith(b"Finish", 0, at) else _RECEIVE_END
+
+
+def _request_end(data: bytes, at: int, start: int, limit: int, *, raw: bool) -> int | None:
     """Return the end of the line on which a request of several lines ends.
 
     A raw prompt may hold any line. One in Python's repr holds lines only where somebody undid
@@ -419,21 +438,23 @@ def _request_end(data: bytes, at: int, start: int, limit: int) -> int | None:
         at: where the request is logged.
         start: where the line below begins.
         limit: where to give up.
+        raw: whether it may be of a release that prints prompts raw.
 
     Returns:
         0 where the request does not go on; None where what is there does not tell it.
     """
     quote = _FIRST_QUOTE.search(data, at, start)
-    raw = quote is not None and quote[0] == b'"'
+    ends = _end_pattern(data, at)
+    below = start
     while start < min(limit, len(data)):
         stop = data.find(b"\n", start)
         if stop < 0:
             return None
         line = data[start:stop]
-        if REQUEST in line:
-            return start if raw else 0
-        tail = line[-TAIL:]
-        if _REQUEST_END.search(tail) or _REQUEST_END.search(_JSON_END.sub(b"", tail)):
+        if REQUEST in line or ARGUMENTS in line[:HEAD]:
+            raw = raw and quote is not None and quote[0] == b'"'
+            return start if raw and not _ONE_LINE.search(data, below, stop) else 0
+        if ends.search(line[-TAIL:].rstrip()):
             return stop + 1
         start = stop + 1
     return None
@@ -455,7 +476,7 @@ def shorten(data: bytes) -> bytes:
 
 def shorten_line(line: bytes) -> bytes:
     """Keep the head and the tail of a long line; the server's arguments are kept whole."""
-    if b"server_args=" in line[:HEAD]:
+    if ARGUMENTS in line[:HEAD]:
         return line
     return line[:HEAD] + line[-TAIL:]
 
