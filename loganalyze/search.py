@@ -406,7 +406,9 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
         line = line[:cut] + tail
         if not line.endswith((b")", b"}", b"]")):
             return _end_pattern(data, at).search(line[-TAIL:]) is None
-    in_string = line.endswith((b'\\"}', b'""}'))  # of JSON in JSON, or in a cell
+    # JSON in JSON, or in a cell, ends so; so does a prompt of JSON where only one string is open.
+    inner = b'""' if line.endswith(b'""}') else b'\\"'
+    in_string = line.endswith(inner + b"}") and data.count(inner, start, at) % 2 == 1
     if line.endswith(b"}") and not in_string and _CALL.match(line):
         # It ends an answer, headers, or an object in the prompt.
         behind = b", out=" if data.endswith(b"Finish", start, at) else b", headers="
