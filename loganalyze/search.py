@@ -64,7 +64,9 @@ _RECEIVE_END = re.compile(
     rb"return_\w+|log\w+|top_logprobs_num|token_ids_\w+|modalities|lora_path|session\w+)=.*[)}]"
     rb"|'(?:model|messages|index|role)': .*\})(?:\W.*)?$"
 )
-_FINISH_END = re.compile(rb"[\"'\]][\]}]*, '?(?:meta_info|output_ids)'?: .*\}(?:\W.*)?$")
+_FINISH_END = re.compile(
+    rb"(?:[\"'\]][\]}]*, '?(?:meta_info|output_ids)'?: .*|\), out=\{[^\"']*)\}(?:\W.*)?$"
+)
 #: What tells that a release prints each request on a line of its own: it quotes as Python's repr
 #: does, or its statistics are of a later form.
 _ONE_LINE = re.compile(
