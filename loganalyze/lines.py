@@ -215,8 +215,10 @@ class Reader:
                 m.end() - start,
                 None if found else self.table,
             )
-            prefix = self._placed(prefix)
             fmt = self.formats[int(str(m.lastgroup)[1:])]
+            if prefix is None and not found and fmt.frame in ("event", "startup"):
+                prefix = self._unmarked(text, m)
+            prefix = self._placed(prefix)
             if prefix is None and fmt.frame == "batch" and echo is None:
                 echo = fmt, m.start()
             if prefix is None or (found and _QUOTES & set(text[done:own])):
@@ -244,6 +246,15 @@ class Reader:
             _read_record(fmt, text, start, at, end, prefix, text != line)
             for (fmt, start, at, prefix), end in zip(found, ends[: len(found)], strict=True)
         ]
+
+    def _unmarked(self, text: str, m: re.Match[str]) -> Prefix | None:
+        """Read what stands before a message that nothing sets off from it.
+
+        It is a wrapper's where the log's own statistics stand behind the like.
+        """
+        before, after = text[: m.start()], text[m.end() :]
+        prefix = read_prefix(before, after, m.end(), self.table, delimited=False)
+        return prefix if prefix and self.house.knows(_outer(prefix)) else None
 
     def _placed(self, prefix: Prefix | None) -> Prefix | None:
         """Tell writers of the same name in different places apart.

@@ -353,6 +353,10 @@ class House:
             or (*chain, BARE) in self._believed
         )
 
+    def knows(self, chain: tuple[str, ...]) -> bool:
+        """Whether records of this log were seen behind such a prefix, and are believed."""
+        return chain in self._believed
+
     def refuses(self, chain: tuple[str, ...]) -> bool:
         """Whether such lines stood among those that are believed: they quote them."""
         mine = [self._places[s] for s in self._seen if s.chain in (chain, (*chain, BARE))]
@@ -506,7 +510,12 @@ def is_request(text: str) -> bool:
 
 
 def read_prefix(
-    text: str, after: str = "", after_at: int = 0, table: Table | None = None
+    text: str,
+    after: str = "",
+    after_at: int = 0,
+    table: Table | None = None,
+    *,
+    delimited: bool = True,
 ) -> Prefix | None:
     """Read what stands before a message.
 
@@ -515,6 +524,7 @@ def read_prefix(
         after: text behind the message, where a JSON wrapper may keep its stamp.
         after_at: where `after` starts, counted like `text`.
         table: the columns, where the line is a row of a table.
+        delimited: whether text that no wrapper explains must set off a message without a stamp.
 
     Returns:
         None where the message is quoted text and not a record of the server's own.
@@ -535,7 +545,7 @@ def read_prefix(
     rest = text[pos : mark.start() if mark else stop]
     between = text[own.end() : stop] if own else ""
     bare = mark is None and not rest.strip()
-    open_end = mark is None and not (ranks and "]" in ranks[0])
+    open_end = delimited and mark is None and not (ranks and "]" in ranks[0])
     if rest and not bare and not found.take_shape(rest, delimited=open_end):
         return None
     if between and _LEVEL.fullmatch(between):

@@ -164,7 +164,8 @@ class _Style:
 
     def __init__(self, before: bytes) -> None:
         parts, at = _wrappers(before)
-        if keys := list(_KEYED.finditer(before)):
+        keys = list(_KEYED.finditer(before))
+        if keys:
             any_fields = re.compile(r".{0,4096}?" + re.escape(keys[-1][0].decode("latin-1")))
             parts, at = [_Part(any_fields, None, [])], keys[-1].end()
         stamps = [m.start() for m in _OWN.finditer(before, at) if m.end() == len(before)]
@@ -172,6 +173,7 @@ class _Style:
         if stamps and stamps[-1] > at:
             parts.append(_Part(None, None, list(_TOKEN.finditer(before[at : stamps[-1]]))))
         self._has_stamp = bool(stamps)
+        self._in_json = bool(keys)
         self._before = before
         self._parts = parts
         self._again: re.Pattern[bytes] | None = None
@@ -210,6 +212,8 @@ class _Style:
                 break
             at = end
             every.append(part)
+        if self._in_json and not every:
+            return False
         others = [t for part in self._parts[len(every) :] for t in part.tokens]
         told = [part.stream for part in self._parts[len(every) :] if part.stream]
         if told and any(part.stream for part in _wrappers(line[at:])[0]):
