@@ -1034,3 +1034,146 @@ def test_records_of_json_with_nothing_between_them(tmp_path):
     records = [json.dumps({"log": own(k) + "\n", "stream": "stderr"}) for k in range(200)]
     frames, _, _ = read(tmp_path, "".join(records))
     assert frames.batch["queue_req"].to_list() == list(range(200))
+
+
+#: What collectors, terminals and hands leave of a line, or put around it.
+CUTS = {
+    "cut": lambda line: line[:160],
+    "a terminal's colours": lambda line: f"\x1b[32m{line[:160]}\x1b[0m\r",
+    "compose": lambda line: f"sglang-1  | {line[:160]}",
+    "Docker": lambda line: json.dumps({"log": line[:160] + "\n", "stream": "stderr"}),
+    "colours, not cut": lambda line: f"\x1b[32m{line}\x1b[39m\x1b[K",
+    "Docker's terminal, not cut": lambda line: json.dumps(
+        {"log": f"\x1b[32m{line}\x1b[0m\r\n", "stream": "stdout"}
+    ),
+    "pairs, not cut": lambda line: f"level=info msg={json.dumps(line)} pod=s-0",
+    "AWS, not cut": lambda line: f"EVENTS\t{epoch(0)}123\t{line}\t{epoch(1)}123",
+}
+
+
+@pytest.mark.parametrize("wrap", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("prompt", ["it's 7, isn't it? " * 20, "it's {7} (" * 40])
+@pytest.mark.parametrize("first", [own, lambda k: old(k) + "\n" + plain_request(k)])
+def test_an_apostrophe_in_a_request_hides_no_line(wrap, prompt, first, tmp_path):
+    """Python's repr quotes such a prompt as releases up to 0.4.1.post4 quote all of them."""
+    call = f"Receive: obj=GenerateReqInput(text={prompt!r}, input_ids=None, rid='a', stream=False)"
+    said = [line for k in range(60) for line in (*first(k).split("\n"), f"[{at(k)}] {call}")]
+    frames, _, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in said))
+    assert frames.batch["running_req"].to_list() == [100 + k for k in range(60)]
+
+
+def old(k):
+    """A line as releases print it that print prompts raw, and many later ones, too."""
+    return own(k).replace("batch, ", "batch. ").replace("cuda graph: True, ", "")
+
+
+def plain_request(k):
+    return f"[{at(k)}] Receive: obj=GenerateReqInput(text='hello', input_ids=None, rid='{k}')"
+
+
+#: What shows a raw prompt line by line.
+RAW = {
+    "nothing": lambda line: line,
+    "a terminal": lambda line: f"\x1b[32m{line}\x1b[0m\r",
+    "Docker": lambda line: json.dumps({"log": line + "\n", "stream": "stderr"}),
+    "Docker's terminal": lambda line: json.dumps(
+        {"log": f"\x1b[32m{line}\x1b[0m\r\n", "stream": "stdout"}
+    ),
+    "JSON over lines": lambda line: json.dumps({"_PID": "7", "MESSAGE": line, "x": 1}, indent=2),
+    "pairs": lambda line: f"level=info msg={json.dumps(line)} pod=s-0",
+    "CSV": lambda line: f'{utc(0)}Z,"' + line.replace('"', '""') + '",gpu-7',
+    "tabs": lambda line: f"{utc(0)}Z\t{line}\tgpu-7",
+    "HTML": lambda line: f"<li>{html.escape(line)}</li>",
+}
+
+
+@pytest.mark.parametrize("wrap", RAW.values(), ids=RAW)
+@pytest.mark.parametrize(
+    "text", ["print:\n{0}\n{0}\nbye", '{{"a": "{0}"}}\n{0}', "a\n\\'\\\n{0}\\"]
+)
+def test_a_raw_prompt_and_a_raw_answer_are_hidden_to_their_ends(wrap, text, tmp_path):
+    """As 0.4.1 to 0.4.1.post4 print a request, and what they answer."""
+    said = text.format(old(900))
+    call = f'GenerateReqInput(text="{said}", input_ids=None, sampling_params={{n: 1}}, rid="a")'
+    answer = f'{{text: "{said}", meta_info: {{id: "a", prompt_tokens: 5}}}}'
+    lines = [
+        line
+        for k in range(40)
+        for one in (
+            old(k),
+            f"[{at(k)}] Receive: obj={call}",
+            f"[{at(k)}] Finish: obj={call}, out={answer}",
+        )
+        for line in one.split("\n")
+    ]
+    frames, coverage, _ = read(tmp_path, "".join(wrap(line) + "\n" for line in lines))
+    assert frames.batch["queue_req"].to_list() == list(range(40))
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+def test_a_return_in_a_raw_prompt_begins_no_line(tmp_path):
+    call = f'Receive: obj=GenerateReqInput(text="a\r{old(900)}\r\nb", rid="a", stream=False)'
+    said = [line for k in range(40) for line in (old(k), f"[{at(k)}] {call}")]
+    frames, _, _ = read(tmp_path, "\n".join(said) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(40))
+
+
+def test_a_traceback_on_a_terminal_of_dockers(tmp_path):
+    """`docker run -t`: colours, and a return before each line end."""
+    said = [*map(own, range(12)), f"[{at(12)} TP0] {TRACE[0]}", *TRACE[1:], own(13)]
+    lines = [
+        json.dumps({"log": f"\x1b[32m{line}\x1b[0m\r\n", "stream": "stdout"}) for line in said
+    ]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.event["kind"].to_list() == ["exception"]
+    assert TRACE[3] in frames.event["traceback"][0]
+    assert frames.batch["queue_req"].to_list() == [*range(12), 13]
+
+
+#: What stands before a line, of a wrapper that is known or not.
+BEFORE = {
+    "stern": "sglang-7d9f8b6c5-x2x9k server ",
+    "stern, namespaces": "team-a sglang-0 server ",
+    "grep": "/var/log/sglang/server.log:",
+    "kubetail": "[sglang-7d9f8b6c5-x2x9k server] ",
+    "podman": "sglang ",
+    "multilog": "@4000000065f1e2001234abcd ",
+    "tilt": "     sglang │ ",
+    "set -x": "+ ",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("traced", [True, False])
+def test_events_without_a_stamp_behind_what_stands_before_each_line(before, traced, tmp_path):
+    """Releases up to 0.2.13 print none; of all, an error may stand alone."""
+    statistics = [
+        f"[gpu=0] Decode batch. #running-req: {k}, #token: 225, token usage: 0.10, "
+        f"gen throughput (token/s): 100.00, #queue-req: {k}"
+        for k in range(12)
+    ]
+    retract = "decode out of memory happened, #retracted_reqs: 3, #new_token_ratio: 0.4213 -> 0.9"
+    said = [*statistics, retract, *(TRACE[:3] if traced else ()), TRACE[3], *statistics]
+    frames, _, _ = read(tmp_path, "".join(f"{before}{line}\n" for line in said))
+    assert frames.batch["queue_req"].to_list() == [*range(12), *range(12)]
+    kinds = ["retract", "exception" if traced else "error"]
+    assert frames.event.select("line_no", "kind").rows() == [(13, kinds[0]), (14, kinds[1])]
+    assert frames.event["num_retracted_reqs"].to_list() == [3, None]
+    text = frames.event["traceback" if traced else "message"][1]
+    assert "out of memory" in text
+
+
+def test_a_sentence_is_no_event_where_statistics_stand_alone(tmp_path):
+    said = [*map(own, range(12)), f"sglang {TRACE[3]}", own(12)]
+    frames, _, _ = read(tmp_path, "\n".join(said) + "\n")
+    assert frames.event.is_empty()
+
+
+def test_a_traceback_over_records_of_several_lines(tmp_path):
+    """journalctl -o json-pretty: between the lines of a traceback stand other fields."""
+    said = [*map(own, range(12)), f"[{at(12)} TP0] {TRACE[0]}", *TRACE[1:4], own(13)]
+    lines = [json.dumps({"_PID": "7", "MESSAGE": line, "x": 1}, indent=2) for line in said]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.event["kind"].to_list() == ["exception", "error"]
+    assert frames.event["message"].to_list()[1] == "out of memory"
+    assert frames.batch["queue_req"].to_list() == [*range(12), 13]
