@@ -91,7 +91,8 @@ _NUMBERED = len(_REPAIRS) - 3
 _ENTITIES = {k for k, (pattern, _) in enumerate(_REPAIRS) if pattern.pattern.startswith(b"&")}
 #: Quotes of the server's own, not of a prompt, as HTML writes them.
 _ENTITY = re.compile(
-    rb" - (?:&quot;|&#34;)[A-Z]+ /|  File (?:&quot;|&#34;)/|: obj=\w+\(\w+=(?:&quot;|&#34;|&#39;|&#x27;)"
+    rb" - (?:&quot;|&#34;)[A-Z]+ /|  File (?:&quot;|&#34;)/"
+    rb"|: obj=\w+\(\w+=&(?:quot|#34|#39|#x27);"
     rb"|server_args=[^\n]{0,8192}?=(?:&(?:quot|#34|#39|#x27|apos);|'\{&(?:quot|#34);)"
 )
 _LINE_NUMBER = re.compile(rb" *([0-9]{1,9})(?:[:\t]| {1,2})")
