@@ -38,6 +38,7 @@ from loganalyze.search import MARK, Cut, Searcher
 from loganalyze.sources import BLOCK, Block, Source
 from loganalyze.strangers import Strangers
 from loganalyze.tables import table_of
+from loganalyze.tails import named
 
 #: Lines and bytes read at once: half again as much is a twentieth faster, for 30 MB of memory.
 #: With a row for every request the rows take the memory, and half as much is as fast.
@@ -134,7 +135,7 @@ class Parser:
         clock = _Clock(until=source.until)
         strangers = Strangers(house)
         with ThreadPoolExecutor(1) as worker:
-            blocks = self._reader.learned(mend(join(source.blocks(block_size))), house)
+            blocks = self._reader.learned(mend(named(join(source.blocks(block_size)))), house)
             batch = BATCH_BYTES // 2 if self._requests else BATCH_BYTES
             cuts = _batches(blocks, searcher, counts, on_progress, batch)
             jobs = ((cut, worker.submit(self._read, cut, source, strangers)) for cut in cuts)

@@ -25,6 +25,7 @@ LAYERS = [
     "sources",
     "guesses",
     "parts",
+    "tails",
     "mend",
     "stamps",
     "formats",

@@ -1177,3 +1177,35 @@ def test_a_traceback_over_records_of_several_lines(tmp_path):
     assert frames.event["kind"].to_list() == ["exception", "error"]
     assert frames.event["message"].to_list()[1] == "out of memory"
     assert frames.batch["queue_req"].to_list() == [*range(12), 13]
+
+
+@pytest.mark.parametrize("size", [5, 60])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "wrap", [str, lambda line: json.dumps({"log": line + "\n", "stream": "stderr"})]
+)
+def test_files_that_tail_printed_are_those_of_several_servers(size, end, wrap, tmp_path):
+    """`tail -n 60 *.log`, and `tail -f`, which comes back to a file."""
+    retract = f"[{at(60)} TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2"
+    trace = [f"[{at(61)} TP0] {TRACE[0]}", *TRACE[1:-1]]
+    lines = []
+    for k in range(0, 60, size):
+        for name in ("/var/log/my server.1", "rank-b.log"):
+            lines += ["", f"==> {name} <==", *map(wrap, map(own, range(k, k + size)))]
+    lines += map(wrap, [retract, *trace])
+    text = end.join(lines[1:]) + end
+    both = sessions(text)
+    assert [data.batch["queue_req"].to_list() for data in both] == [list(range(60))] * 2
+    assert [data.event["kind"].to_list() for data in both] == [[], ["retract", "exception"]]
+    parser = Parser()
+    frames, coverage, source = read(tmp_path, text)
+    assert frames.batch["line_no"][:2].to_list() == [2, 3]
+    assert source.quote([2])[2] == wrap(own(0))
+    assert (coverage.lines_total, coverage.lines_unrecognised) == (len(lines) - 1, 0)
+    parts = list(parser.read(source, block_size=1000))
+    assert pl.concat([part.batch for part in parts]).equals(frames.batch)
+
+
+def test_a_line_like_those_of_tail_in_the_middle_of_a_log_names_no_file():
+    (one,) = sessions("\n".join([own(0), "==> rank-b.log <==", *map(own, range(1, 20))]) + "\n")
+    assert one.batch["queue_req"].to_list() == list(range(20))
