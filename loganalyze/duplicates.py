@@ -2,7 +2,9 @@
 
 A duplicate is the same record of another TP, PP or CP rank: same session, DP rank, second
 and values. The n-th such record of one rank is matched with the n-th of another; all but the
-first printed are duplicates. Two equal records of one rank are two records.
+first printed are duplicates. Two equal records of one rank are two records, but in a log that
+holds every line twice, as two collectors or two handlers leave it: there one of two is a
+duplicate.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ _NO_VALUE = {"duplicate", "time_has_date", "iter", "gpu_id"}
 #: Records are compared with those at most this far away, and this many without stamps.
 _BUCKET_S = 600
 _UNSTAMPED_ROWS = 50_000
+
+#: So many decode lines at the head of a session, of at least so many different ones, tell
+#: whether each stands there several times: such a share of them must.
+_SAMPLE, _FEWEST, _SHARE = 1000, 8, 0.9
 
 _RECORD = ("session", "dp_rank", "second", "values")
 
@@ -90,3 +96,35 @@ def mark(table: pl.DataFrame, columns: tuple[schema.Column, ...]) -> pl.DataFram
     if not possible(table):
         return table.with_columns(duplicate=pl.lit(False))
     return Marker(columns, several_files=True).mark(table)
+
+
+def copies(batch: pl.DataFrame) -> int:
+    """Tell how often each line of a session stands in its log: as a rule once.
+
+    A rank that decodes twice in a second does not print the same throughput again.
+    """
+    decode = (pl.col("phase") == "decode") & pl.col("time").is_not_null()
+    lines = batch.filter(decode).head(_SAMPLE).select(_line(batch))
+    times = lines.group_by(pl.all()).len()["len"]
+    often = (times > 1).mean()
+    if len(times) < _FEWEST or not isinstance(often, float) or often < _SHARE:
+        return 1
+    return int(times.sort()[len(times) // 2])
+
+
+def mark_copies(table: pl.DataFrame, n: int) -> pl.DataFrame:
+    """Return a frame of a log that holds every line `n` times, with `duplicate` set on copies."""
+    alike = table.select("duplicate", line=_line(table)).with_columns(
+        nth=pl.int_range(pl.len()).over("duplicate", "line"),
+        count=pl.len().over("duplicate", "line"),
+    )
+    copied = alike.select(pl.col("duplicate") | (pl.col("nth") * n >= pl.col("count")))
+    return table.with_columns(duplicate=copied["duplicate"])
+
+
+def _line(table: pl.DataFrame) -> pl.Expr:
+    """Return a number that records with all of the same stamp, ranks and values share."""
+    frame = schema.FRAMES["event" if "kind" in table.columns else "batch"]
+    place = {c.name for c in schema.PLACE if c.name != "time"}
+    said = [c.name for c in frame if c.name not in place and c.name != "duplicate"]
+    return pl.struct(said).hash().alias("line")

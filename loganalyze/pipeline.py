@@ -12,6 +12,7 @@ from typing import Literal
 
 from loganalyze import (
     __version__,
+    duplicates,
     events,
     reading,
     rules,
@@ -145,6 +146,7 @@ def judge(
                 *coverage.notes,
                 *store.notes,
                 *_newest_first(split),
+                *_doubled(split),
                 *_other_nodes(split, filters),
             ],
         ),
@@ -167,6 +169,16 @@ def _newest_first(split: Sequence[SessionData]) -> list[str]:
     return [
         f"{name}: its lines stand newest first; they were taken from the last"
         for name in sorted(names)
+    ]
+
+
+def _doubled(split: Sequence[SessionData]) -> list[str]:
+    """Name the logs that hold every line several times."""
+    times = {data.session.source: duplicates.copies(data.batch) for data in split}
+    return [
+        f"{name}: every line stands in it {n} times; each was counted once"
+        for name, n in sorted(times.items())
+        if n > 1
     ]
 
 

@@ -207,8 +207,8 @@ BATCH = (
         "duplicate",
         pl.Boolean,
         "",
-        "The same record printed by another TP, PP or CP rank: "
-        "kept here, left out of rules and totals.",
+        "The same record printed by another TP, PP or CP rank, or of a log that holds each line "
+        "several times: kept here, left out of rules and totals.",
     ),
     *_PRINTED,
     *DERIVED,

@@ -185,6 +185,8 @@ def _session(
         else cut[name].with_columns(duplicate=pl.lit(False))
         for name in _MARKED
     )
+    if (copies := duplicates.copies(batch)) > 1:
+        batch, event = (duplicates.mark_copies(table, copies) for table in (batch, event))
     startup = cut["startup"]
     release_range = _release_range(batch, event, startup)
     settings = config.read(startup, release_range)

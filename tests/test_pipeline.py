@@ -218,3 +218,18 @@ def test_an_episode_ends_in_the_log_that_holds_its_last_line(log):
     (one,), (cut,) = (r.findings[0].episodes for r in (whole, pipeline.analyze(new, old)))
     assert (one.last_source, cut.source, cut.last_source) == (None, old, new)
     assert (cut.first_line, cut.last_line) == (one.first_line, one.last_line - 30)
+
+
+def test_a_log_that_holds_every_line_twice_is_judged_as_if_it_held_each_once(tmp_path):
+    lines = full_pool()
+    once, twice = tmp_path / "once.log", tmp_path / "twice.log"
+    once.write_text("".join(f"{line}\n" for line in lines))
+    twice.write_text("".join(f"{line}\n{line}\n" for line in lines))
+    want, found = (pipeline.analyze(str(path), drawn=False) for path in (once, twice))
+    assert [(f.code, f.summary) for f in found.findings] == [
+        (f.code, f.summary) for f in want.findings
+    ]
+    assert found.verdict == want.verdict
+    assert not want.coverage.notes
+    (note,) = found.coverage.notes
+    assert note.endswith("every line stands in it 2 times; each was counted once")

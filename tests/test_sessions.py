@@ -143,6 +143,36 @@ def test_equal_lines_of_one_rank_are_two_records(split):
     assert data.batch["duplicate"].to_list() == [False, False]
 
 
+FULL = (
+    "KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+    "#new_tokens_gained: 40, #new_token_ratio: 0.1000 -> 0.5000"
+)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_of_a_log_that_holds_every_line_several_times_each_counts_once(split, n, ranks):
+    """Two retractions in one second are two, and a line of which the copies were lost is one."""
+    log = [decode(k, running=k) for k in range(12)]
+    log[5:5] = [f"{stamp(5, f' TP{r}')} {FULL}" for r in range(ranks)] * 2
+    (once,) = split(a=log)
+    (data,) = split(a=[line for line in log for _ in range(n)][: 1 - n])
+    for frame in ("batch", "event"):
+        counted, want = (
+            getattr(one, frame).filter(~getattr(one, frame)["duplicate"]) for one in (data, once)
+        )
+        assert counted.drop("line_no", "session").equals(want.drop("line_no", "session"))
+    assert data.batch.height == 11 * n + 1
+
+
+def test_a_log_with_few_equal_lines_holds_each_once(split):
+    log = [decode(k, running=k) for k in range(12)]
+    (data,) = split(a=log[:5] + log)
+    assert not data.batch["duplicate"].any()
+    (data,) = split(a=[decode(k // 2, running=k) for k in range(24)])
+    assert not data.batch["duplicate"].any()
+
+
 def test_dp_ranks_with_equal_values_are_no_duplicates(split):
     (data,) = split(a=[decode(1, " DP0 TP0"), decode(1, " DP1 TP4")])
     assert data.batch["duplicate"].to_list() == [False, False]
