@@ -221,7 +221,7 @@ class Reader:
             prefix = self._placed(prefix)
             if prefix is None and fmt.frame == "batch" and echo is None:
                 echo = fmt, m.start()
-            if prefix is None or (found and _QUOTES & set(text[done:own])):
+            if prefix is None or (found and _QUOTES & set(text[done:start])):
                 continue
             if found and not self.house.believes(_outer(found[0][3])):
                 continue  # an access line stands before it, whose own style nobody asks for

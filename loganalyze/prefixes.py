@@ -307,8 +307,12 @@ class House:
             self._places[style] = self._places.get(style, (at, at))[0], at
             self._seen[style] += 1
         self.size += size
-        least = sum(self._seen.values()) / RARE
-        common = [style for style, n in self._seen.items() if n >= least]
+        total = self._seen.total()
+        common = [
+            style
+            for style, n in self._seen.items()
+            if n * RARE >= total and not (n == 1 and total > MANY and self._places[style][0] == 0)
+        ]  # the first line of a log may lack its start
         plain = [s for s in common if not any(self._quotes(s, other) for other in common)]
         known = [s for s in plain if not any(UNKNOWN in link for link in s.chain)]
         if known:

@@ -1209,3 +1209,24 @@ def test_files_that_tail_printed_are_those_of_several_servers(size, end, wrap, t
 def test_a_line_like_those_of_tail_in_the_middle_of_a_log_names_no_file():
     (one,) = sessions("\n".join([own(0), "==> rank-b.log <==", *map(own, range(1, 20))]) + "\n")
     assert one.batch["queue_req"].to_list() == list(range(20))
+
+
+@pytest.mark.parametrize("before", ["     sglang │ ", "sglang ", "gpu7.rack3 @server "])
+def test_a_first_line_without_its_start_tells_no_style(before, tmp_path):
+    """`tail -c`, or a rotation in the middle of a line: what is left looks like another's line."""
+    lines = [before + own(k) for k in range(20)]
+    lines[0] = lines[0][len(before) + len("[2026-11-20 ") :]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(20))
+    assert coverage.lines_unrecognised == 0
+
+
+def test_two_records_with_labels_in_quotes_and_no_line_end_between(tmp_path):
+    def labelled(k):
+        return f'{utc(k)}Z {{app="sglang", pod="s-{k % 2}"}} {own(k)}'
+
+    lines = [labelled(k) + labelled(k + 1) for k in range(0, 60, 2)]
+    frames, coverage, _ = read(tmp_path, "\n".join(lines) + "\n")
+    assert frames.batch["queue_req"].to_list() == list(range(60))
+    assert frames.batch["stream"].to_list() == ["s-0", "s-1"] * 30
+    assert coverage.lines_unrecognised == coverage.lines_partial == 0
