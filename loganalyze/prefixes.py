@@ -114,7 +114,14 @@ _EPOCH = re.compile(
 #: same name, so that it may take several of these to tell two writers apart.
 _STREAM_KEYS = (
     ("pod_name", "podName", "PodName", "pod", "k8s.pod.name"),
-    ("container_id", "_container_id", "CONTAINER_ID", "ecs_task_arn", "logStreamName"),
+    (
+        "container_id",
+        "_container_id",
+        "CONTAINER_ID",
+        "ContainerID",
+        "ecs_task_arn",
+        "logStreamName",
+    ),
     ("logStream", "@logStream", "log_stream"),
     ("_PID",),
     (
@@ -561,9 +568,9 @@ def read_prefix(
     if table is not None:
         line = text + " " * max(0, after_at - len(text)) + after
         cells = table.writer_cells(line)
-        found.writers += [
-            cell[1:] for cell in _telling((_KEY_KIND[k], a, b, line[a:b]) for k, a, b in cells)
-        ]
+        told = _telling((_KEY_KIND[k], a, b, line[a:b]) for k, a, b in cells)
+        # A wrapper may have found the name already.
+        found.writers += [cell[1:] for cell in told if cell[1:] not in found.writers]
     if own is not None:
         found.take_ranks(own.start("tags"), own.end("tags") + 1)
     elif mark is not None:

@@ -419,6 +419,17 @@ WRITERS |= {
     "Ray's workers in a pod": lambda n, k, line: f"[pod/s-0/ray] (Engine pid={n}) {line}",
     "stern, namespaces": lambda n, k, line: f"team{n} s-0 server {line}",
     "kail": lambda n, k, line: f"team{n}/s-0[server]: {line}",
+    "kubetail": lambda n, k, line: f"[sglang-7d9f8b6c5-x2x{n}k] {line}",
+    "journalctl -o short-delta": lambda n, k, line: (
+        f"[{1234 + k:5d}.123456 <    0.000{k:03d} >] gpu-{n} sglang[42]: {line}"
+    ),
+    "Ray, without a name": lambda n, k, line: f"(pid=4{n}, ip=10.0.0.{n}) {line}",
+    "srun on pdsh's hosts": lambda n, k, line: f"node{n}: 0: {line}",
+    "grep of rotated logs": lambda n, k, line: f"logs/server{n}.log.1.gz:{line}",
+    "nerdctl compose": lambda n, k, line: f"sglang-{n} |{line}",
+    "parallel --tag": lambda n, k, line: f"gpu{n}\t{line}",
+    "Azure": fields(ContainerID=f"{'0a1b2c3d' * 8}{{n}}", Computer="aks-0"),
+    "RFC 5424 without a stamp": lambda n, k, line: f"<14>1 - gpu-{n} sglang 42 - - {line}",
 }
 
 
