@@ -416,6 +416,7 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
         behind = b", out=" if data.endswith(b"Finish", start, at) else b", headers="
         if behind not in line:
             return True
+    line = line.replace(b'""', b'"')  # as a cell doubles them
     return _is_raw(line, 0, len(line))
 
 

@@ -1100,7 +1100,7 @@ RAW = {
 
 @pytest.mark.parametrize("wrap", RAW.values(), ids=RAW)
 @pytest.mark.parametrize(
-    "text", ["print:\n{0}\n{0}\nbye", '{{"a": "{0}"}}\n{0}', "a\n\\'\\\n{0}\\"]
+    "text", ["f(x')\n{0}\n", "print:\n{0}\n{0}\nbye", '{{"a": "{0}"}}\n{0}', "a\n\\'\\\n{0}\\"]
 )
 def test_a_raw_prompt_and_a_raw_answer_are_hidden_to_their_ends(wrap, text, tmp_path):
     """As 0.4.1 to 0.4.1.post4 print a request, and what they answer."""
