@@ -427,7 +427,7 @@ WRITERS |= {
     "srun on pdsh's hosts": lambda n, k, line: f"node{n}: 0: {line}",
     "grep of rotated logs": lambda n, k, line: f"logs/server{n}.log.1.gz:{line}",
     "nerdctl compose": lambda n, k, line: f"sglang-{n} |{line}",
-    "parallel --tag": lambda n, k, line: f"gpu{n}\t{line}",
+    "GNU parallel": lambda n, k, line: f"gpu{n}\t{line}",
     "Azure": fields(ContainerID=f"{'0a1b2c3d' * 8}{{n}}", Computer="aks-0"),
     "RFC 5424 without a stamp": lambda n, k, line: f"<14>1 - gpu-{n} sglang 42 - - {line}",
 }
