@@ -436,3 +436,32 @@ def test_a_claim_tells_the_length_that_stands_beside_its_lines():
     (episode,) = found.episodes
     assert episode.duration_s == 300
     assert " for 5 min (62% of the log) from " in found.summary
+
+
+def test_a_silence_is_as_long_as_its_stamps_say_however_many_lines_share_a_second():
+    """Four lines a second up to second 14, and from 109 on: 95 s from stamp to stamp.
+
+    Ten requests decode 40 tokens each from line to line, over the silence as well.
+    """
+    usage = [0.3 + 0.004 * i for i in range(120)]
+    before = decode(every_s=0.25, usage=usage[:60], rate=1600.0)
+    after = decode(every_s=0.25, start_s=109, usage=usage[60:], rate=[4.2] + [1600.0] * 59)
+    found = outcomes(text(capacity(), before, after))["HNG001"].finding
+    (episode,) = found.episodes
+    assert episode.duration_s == 95
+    assert "No line for 1 min 35 s " in found.summary
+    assert found.evidence[0].value == 95
+
+
+def test_a_rate_is_that_of_the_length_beside_it():
+    """A line a second; two requests are thrown back after every fifth line, for two minutes."""
+    w = Writer()
+    for i in range(300):
+        w.decode(30, 95_000 + 100 * (i % 9), 10)
+        if i % 5 == 4 and i < 120:
+            w.retract(2, 3_000, 0.3)
+    found = fired(log_of(w))["KV004", 1]
+    (episode,) = found.episodes
+    (count,) = [e.value for e in found.evidence if e.label == "retracted requests"]
+    rate = 60 * count / episode.duration_s
+    assert f"{count} requests thrown back to the queue, {rate:.1f} a minute, " in found.summary

@@ -8,7 +8,7 @@ import polars as pl
 
 from loganalyze.lengths import duration
 from loganalyze.model import Finding, Severity
-from loganalyze.rules.held import Held, act, confidence, shown, these
+from loganalyze.rules.held import Held, act, confidence, length_s, shown, these
 from loganalyze.rules.kv.evidence import like_the_model
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
@@ -86,7 +86,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
         level = confidence(case, [held], competing=bool(young))
         return Finding(
             summary=f"Tokens per running request grew from {a0:,.0f} to {a1:,.0f} in "
-            f"{duration(held.seconds)} and decode throughput fell from "
+            f"{duration(length_s([held]))} and decode throughput fell from "
             f"{peak_rate:,.0f} (best 30 s) to {settled_rate:,.0f} token/s (median after); {text}",
             episodes=held.episodes,
             evidence=[

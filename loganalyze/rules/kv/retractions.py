@@ -17,8 +17,8 @@ from loganalyze.rules.held import (
     cells_of,
     confidence,
     hold,
+    length_s,
     minimum,
-    seconds,
     shown,
     spell,
     spells_of,
@@ -107,7 +107,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     )
     worst = found[0]
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
-    rate = lost / max(seconds(found), 1.0) * 60
+    rate = 60 * lost / max(length_s(found), 1.0)
     return Finding(
         summary=f"{lost:.0f} requests thrown back to the queue, "
         f"{'' if case.excerpt else f'{rate:.1f} a minute, '}"

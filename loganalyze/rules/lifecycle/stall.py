@@ -141,6 +141,8 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
         if not any(e.start == one.start and e.end == one.end for e in episodes):
             episodes.append(one)
     rank, gap = max(found, key=lambda pair: pair[1].duration_s)
+    # From stamp to stamp, as it is shown beside its lines: a gap counts parts of a second.
+    silent_s = between(rank, gap.before, gap.before + 1).duration_s or gap.duration_s
     before, after = (
         rank.lines.row(gap.before, named=True),
         rank.lines.row(gap.before + 1, named=True),
@@ -148,7 +150,7 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
     evidence = [
         shown(
             "longest silence",
-            gap.duration_s,
+            silent_s,
             "s",
             (before["source"], before["line_no"]),
             "stamp of the next line - stamp of this line",
@@ -167,7 +169,7 @@ def _silence(case: Case, found: Sequence[tuple[Rank, Gap]]) -> Finding:
             (after["source"], after["line_no"]),
         ),
     ]
-    longest = duration(gap.duration_s)
+    longest = duration(silent_s)
     when = f", from {before['time']:%H:%M:%S}" if before["time"] else ""
     more = f"; {len(episodes)} such silences" if len(episodes) > 1 else ""
     compiled = _compiled(case, before, after)
