@@ -373,22 +373,28 @@ def _with_model(
             pl.col("last_prefill") + pl.col("last_beside_prefill")
         ) + model.p1_s * (pl.col("last_new_token") + pl.col("last_beside_new_token"))
         n_prefill = pl.col("n_prefill") + pl.col("beside_prefill")
+        steps_taken = n_steps * pl.col("lines")
         # Of these steps some were taken beside another rank's prefill, and are part of it.
-        ridden = pl.min_horizontal("beside_prefill", n_steps * pl.col("lines"))
+        ridden = pl.min_horizontal("beside_prefill", steps_taken)
         lines = lines.with_columns(
             model_step_s=step,
             prefill_s=model.p0_s * n_prefill
             + model.p1_s * (pl.col("d_new_token") + pl.col("beside_new_token"))
             + ridden * step,
             took_s=pl.when(pl.col("lines") > 1).then("stamp_dt_s").otherwise("dt_s"),
+            decode_s=(steps_taken - ridden) * step,
         ).with_columns(
             residual=pl.when(pl.col("dt_s") > 0).then(
                 (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + last)).log()
             ),
+            # Where all steps were faster than the model's, prefill was as well.
             duty=pl.when(n_prefill == 0)
             .then(0.0)
             .when(pl.lit(model.p0_s + model.p1_s > 0))
-            .then(pl.col("prefill_s") / pl.col("took_s"))
+            .then(
+                pl.col("prefill_s")
+                / pl.max_horizontal("took_s", pl.col("prefill_s") + pl.col("decode_s"))
+            )
             .otherwise(
                 1 - n_steps * pl.col("lines") * pl.col("model_step_s") / pl.col("stamp_dt_s")
             )

@@ -15,17 +15,25 @@ from loganalyze.timeline import as_float
 
 
 def _clean(rank: Rank) -> pl.DataFrame:
-    """Return the decode lines whose residual can be compared: t, z, line."""
+    """Return the decode lines whose residual can be compared: t, z, line, what they worked on."""
     return rank.lines.filter(
         pl.col("decode")
         & pl.col("residual").is_not_null()
         & pl.col("cuda_graph").fill_null(True)
         & (pl.col("r_change") < 0.3)
-        & ((pl.col("n_prefill") <= 6 * pl.max_horizontal("lines", 1)) | (pl.col("duty") <= 0.4))
+        & (pl.col("prefill_s") <= pl.col("decode_s"))
         & ~pl.col("after_gap").fill_null(True)
         & ~pl.col("emptied").fill_null(True)
         & ~pl.col("first").fill_null(True)
-    ).select("t", "source", "line_no", "r_mean", "t_mean", z="residual")
+    ).select(
+        "t",
+        "source",
+        "line_no",
+        "r_mean",
+        "t_mean",
+        decode_share=pl.col("decode_s") / (pl.col("decode_s") + pl.col("prefill_s")),
+        z="residual",
+    )
 
 
 @rule(
@@ -121,6 +129,8 @@ _LEAST_ALIKE = 8
 
 def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     """Return the slow stretch and its jump (log): the split of least spread, then its end."""
+    if rank.model is None:
+        return None
     rows = _clean(rank)
     if rows.height < 40:
         return None
@@ -178,11 +188,12 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
 def _alike(
     before: pl.DataFrame, after: pl.DataFrame, batch: float = 0.15
 ) -> tuple[pl.Series, pl.Series] | None:
-    """Return the residuals before and after of intervals with alike batches and tokens.
+    """Return the residuals before and after of intervals that worked on the like.
 
-    Alike are batches within the margin `batch` of those of the other side.
+    Alike are batches within the margin `batch` of those of the other side, their tokens, and the
+    share of the time that the model gives to decoding them beside prefill.
     """
-    for column, margin in (("r_mean", batch), ("t_mean", 0.3)):
+    for column, margin in (("r_mean", batch), ("t_mean", 0.3), ("decode_share", 0.15)):
         if before[column].null_count() or after[column].null_count():
             continue
         for one, other in ((before, after), (after, before)):
