@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loganalyze import rules, thin
+from loganalyze import rules, signals, thin
 from loganalyze.rules import selfcheck
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -192,6 +192,50 @@ def test_a_pool_that_young_requests_will_fill_is_not_kept_free_by_admission(simu
     for one in careful.episodes:
         start, stop = ((t - sim.log.base).total_seconds() for t in (one.start, one.end))
         assert stop < first or start > end
+
+
+def test_a_server_that_slows_down_was_no_busier_with_prefill_before(simulator, tmp_path):
+    """Clocks slow prefill and decode alike: the share of each stays what it was."""
+    config = {
+        "duration": 900,
+        "capacity": 124_000,
+        "noise": 0.03,
+        "inject": [{"t": 400, "kind": "rate", "mult": 1.8}],
+        "phases": [
+            phase(workers=105, prompt={**GAMMA, "mean": 360}, out={**GAMMA, "mean": 170, "lo": 8})
+        ],
+    }
+    sim = simulator.Sim("slower", config, 1, str(tmp_path))
+    sim.run()
+    path = tmp_path / "slower.log"
+    (data,) = selfcheck.read({path.name: path.read_text(encoding="utf-8")})
+    (rank,) = signals.build(data).ranks
+    for first, end in ((60, 400), (400, 900)):
+        true = sum(one["prefill"] for one in sim.sec[first:end]) / (end - first)
+        assert 0.4 < true < 0.5  # prefill is not the limit, at no time
+        assert rank.grid["duty"][first:end].mean() < true + 0.02
+    outcomes = rules.run([data])
+    assert rules.conclude(outcomes, [data]).primary == "THR002"
+
+
+def test_young_requests_that_fill_the_pool_keep_the_others_out(simulator, tmp_path):
+    """Nobody is let in while a burst grows to fill the pool: KV is what the others wait for."""
+    config = {
+        "duration": 420,
+        "capacity": 300_000,
+        "step": {"t0": 0.03, "a": 3e-4, "b": 3e-8},
+        "phases": [
+            phase(workers=130, max_new=65_536, out={**GAMMA, "cv": 0.3, "mean": 6000, "hi": 20000})
+        ],
+    }
+    sim = simulator.Sim("growing", config, 1, str(tmp_path))
+    sim.run()
+    truth, _ = simulator.label(sim)
+    assert "queue_no_kv" not in truth
+    assert truth["kv_saturated"][0][0] < 60
+    found, verdict = judge(tmp_path / "growing.log")
+    assert "QUE001" not in {f.code for f in found}
+    assert verdict.primary == "KV001"
 
 
 # -- the full scoring --------------------------------------------------------------------------

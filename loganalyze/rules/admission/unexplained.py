@@ -8,10 +8,12 @@ from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Action, Finding, Severity
 from loganalyze.rules.admission.candidates import held_back
 from loganalyze.rules.admission.starved import (
+    STARVED,
     in_pool,
     need_evidence,
     need_time,
     other_pool_has_room,
+    would_not_fill,
 )
 from loganalyze.rules.held import act, all_episodes, hold, need_pool_size, outside, severity, spell
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, rule
@@ -57,8 +59,8 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         A queue with usage below `usage` for minutes, free KV well above what admission asks
-        for, no retraction, running requests well below their cap and prefill not the limit,
-        while prefills go on.
+        for, even once those that run are grown, no retraction, running requests well below their
+        cap and prefill not the limit.
     Why it is slow:
         Something else holds requests back: more LoRA adapters than fit a batch, a prefill
         delayer, a limit on prefill requests, prefixes still being loaded from storage, or a
@@ -89,6 +91,8 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
             & room
             & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
             & other_pool_has_room()
+            # Young requests that fill the pool as they grow keep the others out until then.
+            & would_not_fill(rank, STARVED)
         )
         own = outside(case, rank, *_USUAL) & calm.fill_null(False)
         held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"])
