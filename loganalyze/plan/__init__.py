@@ -19,7 +19,7 @@ from loganalyze.filters import Filters
 from loganalyze.model import Finding, Plan, SessionData
 from loganalyze.parse import Parser
 from loganalyze.plan.asked import Changes, Wish, read_changes, wish
-from loganalyze.plan.table import levers, notes, present
+from loganalyze.plan.table import advised, levers, notes, present
 from loganalyze.store import Store
 
 __all__ = ["Changes", "Wish", "for_report", "levers", "make", "read_changes", "read_logs", "wish"]
@@ -84,14 +84,15 @@ def make(
     if findings is None:
         findings = rules.findings(rules.run([chosen])) if chosen is not None else []
     number = chosen.session.id if chosen else None
-    leak = any(f.code == "KV010" and f.session == number for f in findings)
+    own = [f for f in findings if f.session == number]
+    leak = any(f.code == "KV010" for f in own)
     now = server.build(data, chosen, wish.given, leak)
     target = wish.target_concurrency
     room = now.room_per_req
     return Plan(
         session=number,
         now=present(now, wish),
-        levers=levers(now, wish),
+        levers=[*advised(now, own), *levers(now, wish)],
         limit=_LEAK if leak else now.load.limit if now.load else "",
         tokens_per_req=now.tokens_per_req,
         tokens_per_req_from=now.tokens_per_req_from,

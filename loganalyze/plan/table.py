@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from loganalyze.capacity import memory, predict
 from loganalyze.capacity.memory import GIB
 from loganalyze.capacity.server import Server
-from loganalyze.model import Estimate, Lever
+from loganalyze.model import Action, Estimate, Finding, Lever
 from loganalyze.plan.after import After, missing_fraction, pool_after
 from loganalyze.plan.asked import HOST, Changes, Wish
 from loganalyze.plan.usual import WORTH_GIB, balance_method, expanded, has_flag, usual
@@ -37,6 +37,39 @@ def levers(now: Server, wish: Wish) -> list[Lever]:
         )
 
     return [*first, *sorted(found, key=effect, reverse=True)]
+
+
+#: Causes of a queue that a flag mends which no memory arithmetic can weigh.
+_ADVISED = ("ADM001", "ADM002", "SWA001", "MAM001", "PDD001")
+
+
+def advised(now: Server, findings: Sequence[Finding]) -> list[Lever]:
+    """Return what the findings advise against a queue and no other lever does, unweighed."""
+    weighed = {f"--{name}" for name, _ in _FLAGS.values()}
+    return [
+        Lever(
+            name=_typed(action).lstrip("-"),
+            flag=_typed(action),
+            present=action.present,
+            proposed=action.proposed,
+            memory_left_gib=now.free_gib,
+            note=f"{one.code}: {'; '.join(filter(None, (action.text, action.effect)))}; the log "
+            "does not tell by how much",
+        )
+        for one in findings
+        if one.code in _ADVISED and one.explained_by is None
+        for action in one.actions
+        if action.flag and action.flag not in weighed
+    ]
+
+
+def _typed(action: Action) -> str:
+    """Return an action's flag as it is typed; a value that has to be tried stands in brackets."""
+    value = action.proposed
+    if value is None or value is True:
+        return str(action.flag)
+    tried = isinstance(value, str) and value.startswith(("higher", "lower"))
+    return f"{action.flag} ({value})" if tried else f"{action.flag} {_value(value)}"
 
 
 def _even_lever(now: Server, wish: Wish, uneven: predict.Uneven) -> Lever:

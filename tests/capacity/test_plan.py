@@ -7,6 +7,7 @@ import made
 import pytest
 from click.testing import CliRunner
 from model_configs import GLM52, GPT_OSS_120B, KIMI, LLAMA_70B, QWEN3_NEXT
+from synth import planted
 
 from loganalyze import plan
 from loganalyze.capacity.server import Given
@@ -164,6 +165,26 @@ def test_the_most_effective_comes_first():
     assert len(gains) >= 4
     assert gains == sorted(gains, reverse=True)
     assert found.limit.startswith("the KV pool")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("admission that reserves too much", ["--schedule-conservativeness 0.3"]),
+        ("a full sliding-window pool", ["--swa-full-tokens-ratio 0.2", "--chunked-prefill-size"]),
+        ("all Mamba slots taken", ["--mamba-full-memory-ratio", "--mamba-ssm-dtype bfloat16"]),
+        ("backlogs of a PD decode server", ["--num-reserved-decode-tokens 256"]),
+        ("running requests at their cap", []),
+    ],
+)
+def test_a_plan_offers_first_what_the_check_advises_against_the_queue(name, flags):
+    found = plan.make(planted(name), Wish()).levers
+    unweighed = [one for one in found if "the log does not tell by how much" in one.note]
+    assert found[: len(unweighed)] == unweighed
+    assert len(unweighed) == len(flags)
+    for one, flag in zip(unweighed, flags, strict=True):
+        assert one.flag.startswith(flag)
+        assert one.gain is None and one.throughput is None
 
 
 def test_flags_that_the_release_lacks_are_not_offered():
