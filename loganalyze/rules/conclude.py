@@ -315,6 +315,8 @@ def concluded(
         found = [shown if f is primary else f for f in found]
     elif data and own.judged and primary.code == "CRS001":
         cost = _lost(primary, data)
+    elif primary.code == "SPC001":
+        cost = _fewer_tokens(primary)
     headline = _headline(primary, own, profile, cost, _elsewhere(primary, causes))
     return found, Verdict(status, primary.code, headline, primary.confidence, cost)
 
@@ -460,6 +462,14 @@ def _lost(death: Finding, data: SessionData) -> str:
     if not running + waiting:
         return ""
     return f"lost with it: {running:,} running and {waiting:,} waiting requests"
+
+
+def _fewer_tokens(one: Finding) -> str:
+    """Say what accept lengths that fell cost; empty where they were as low at first."""
+    now, early = (as_float(item.value, 0.0) for item in one.evidence[:2])
+    if now >= early:
+        return ""
+    return f"a decode step yields {1 - now / early:.0%} fewer tokens than at first"
 
 
 def _headline(

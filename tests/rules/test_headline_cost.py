@@ -107,3 +107,16 @@ def test_a_death_costs_the_requests_that_were_in_the_server():
     late = [line.replace(at(60), at(600)) for line in end]  # idle since: nothing is known
     data = sessions(text(capacity(), lines, late))
     assert rules.conclude(rules.run(data), data).cost == ""
+
+
+def test_drafts_that_are_no_longer_accepted_cost_tokens_of_each_step():
+    # 3.00 tokens of a step for 200 s, then 1.20 for 300 s: 1 - 1.2 / 3 = 60 % fewer.
+    lines = [
+        line.replace("cuda graph", f"accept len: {3.0 if i < 200 else 1.2:.2f}, cuda graph")
+        for i, line in enumerate(decode(usage=[0.4] * 500))
+    ]
+    data = sessions(text(capacity(), lines))
+    found = rules.conclude(rules.run(data), data)
+    assert found.primary == "SPC001"
+    assert found.cost == "a decode step yields 60% fewer tokens than at first"
+    assert f"; {found.cost}" in found.headline
