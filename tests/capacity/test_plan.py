@@ -184,7 +184,8 @@ def test_a_plan_offers_first_what_the_check_advises_against_the_queue(name, flag
     assert len(unweighed) == len(flags)
     for one, flag in zip(unweighed, flags, strict=True):
         assert one.flag.startswith(flag)
-        assert one.gain is None and one.throughput is None
+        assert one.gain is None
+        assert one.throughput is None
 
 
 def test_flags_that_the_release_lacks_are_not_offered():

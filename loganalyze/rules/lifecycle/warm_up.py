@@ -46,8 +46,8 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
 
     What it flags:
         The time from a start, a restart or a change of the request mix until tokens per running
-        request reach `share` of their level: the median of twice `lives` lifetimes of a request,
-        or, where another load follows so soon, of as long again as they climbed.
+        request reach `share` of their level: the median over the second half of twice `lives`
+        lifetimes of a request, or of the time to the next change.
     Why it is slow:
         Nothing is slow yet: tokens per request climb from the prompt to prompt plus most of the
         output within one request lifetime, and running requests and throughput fall as they do.
@@ -74,11 +74,9 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
-    end = worst.spans[0][1]
-    until = _warming(worst.rank, limits)[worst.spans[0]]
-    settled = as_float(_per_request(worst.rank)[end:until].median(), 0.0)
-    after = Held(worst.rank, [(end, until)]).decode
-    alike = after.with_columns(
+    after = Held(worst.rank, [_warming(worst.rank, limits)[worst.spans[0]]])
+    settled = as_float(_per_request(worst.rank).filter(after.mask).median(), 0.0)
+    alike = after.decode.with_columns(
         _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
     ).filter(pl.col("_off").is_finite())
     return Finding(
@@ -93,7 +91,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
                 Held.at(alike, int(alike["_off"].arg_min() or 0))
                 if alike.height
                 else (None, None),
-                f"median of #token / #running-req, {these(after)}",
+                f"median of #token / #running-req, {these(after.decode)}",
                 0,
             )
         ],
@@ -103,13 +101,6 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         competing="a mix of requests that grows longer for good (KV006)",
     )
 
-
-#: The climb is looked at in steps of this part of it.
-_FINE = 20
-
-#: Windows whose median is the level that requests climb to: those that came together are of one
-#: age, and swing around it for some lifetimes.
-_SETTLED = 2.0
 
 #: The level before a change stood for so much of a window at least.
 _STOOD = 0.5
@@ -151,53 +142,32 @@ def _ahead(passed: pl.Series, cell: int, windows: float) -> int:
     return int(passed.search_sorted(float(passed[cell]) + windows))
 
 
-def _warming(rank: Rank, limits: Limits) -> dict[Span, int]:
+def _warming(rank: Rank, limits: Limits) -> dict[Span, Span]:
     """Return warm-up spans: at the start, and where a longer mix of requests sets in.
 
-    Each with the end of the time over which the level was taken that it climbs to.
+    Each with the time over which the level was taken that it climbs to: the second half of two
+    windows from where it begins, or of what lies before the next change.
     """
     a, passed = _per_request(rank), _windows(rank, limits)
     # A mix that becomes shorter is no warm-up, and bounds the level before it.
     changes = [c for way in (a, 1 / a) for c in _mix_changes(rank, way, passed, limits)]
     begins = sorted({0, *changes})
+    # Without prefill lines nobody knows how long requests live.
     lives = as_float(rank.grid["started"].sum(), 0.0) > 0
-    out: dict[Span, int] = {}
-    for begin, end in zip(begins, [*begins[1:], rank.grid.height], strict=True):
-        if end - begin < rank.cells(limits["settle_s"]):
+    shortest = 2 * rank.cells(limits["settle_s"])
+    out: dict[Span, Span] = {}
+    for first, end in zip(begins, [*begins[1:], rank.grid.height], strict=True):
+        begin = first + int(a[first:end].is_not_null().arg_max() or 0)
+        until = min(end, _ahead(passed, begin, 2.0) if lives else begin + shortest)
+        middle = (begin + until) // 2
+        level = as_float(a[middle:until].median())
+        if level is None or end - first < rank.cells(limits["settle_s"]):
             continue
-        alive = begin + int(a[begin:end].is_not_null().arg_max() or 0)
-        own = rank, a[alive:end], passed[alive:end]
-        # Where they never reach it, longer requests followed; without prefill lines nobody knows
-        # how long they live.
-        climb = _climb(*own, _SETTLED, limits) if lives else None
-        climb = climb or _climb(*own, 0.0, limits)
-        if climb and climb[0] >= rank.cells(limits["shortest_s"]):
-            out[alive, alive + climb[0]] = alive + climb[1]
+        reached = (a[begin:until] >= limits["share"] * level).fill_null(False)
+        climbed = int(reached.arg_max() or 0)
+        if climbed >= rank.cells(limits["shortest_s"]):
+            out[begin, begin + climbed] = middle, until
     return out
-
-
-def _climb(
-    rank: Rank, a: pl.Series, passed: pl.Series, windows: float, limits: Limits
-) -> tuple[int, int] | None:
-    """Return the cells until tokens per request reach their level, and until that was taken.
-
-    None where they never do. They have reached it where they stand as high as usual over the next
-    windows, and for as long again as they climbed.
-    """
-    # One request alone may be long or short.
-    a = a.rolling_median(2 * rank.cells(limits["shortest_s"]) + 1, min_samples=1, center=True)
-    cell = 0
-    while cell < a.len():
-        again = max(cell, rank.cells(limits["settle_s"]))
-        if cell + again // 2 > a.len():
-            break
-        until = min(max(cell + again, _ahead(passed, cell, windows)), a.len())
-        level, now = as_float(a[cell:until].median()), as_float(a[cell])
-        if level and now is not None and now >= limits["share"] * level:
-            reached = (a >= limits["share"] * level).fill_null(False)
-            return int(reached.arg_max() or 0), until
-        cell += max(1, cell // _FINE)
-    return None
 
 
 def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) -> list[int]:
