@@ -145,7 +145,7 @@ _PASSING = frozenset({"ADM003"})
 _FATAL = frozenset({"CRS001", "HNG001"})
 
 #: A cause goes before another that the order names first if it held so many times as long, at
-#: another time or meanwhile.
+#: another time or meanwhile; in between where they shared a part of the other's time.
 _LONGER_APART, _LONGER_MEANWHILE = 2.0, 10.0
 
 
@@ -202,9 +202,9 @@ def _more_harm(one: Finding, first: Finding) -> bool:
     """Whether a cause held so much longer than one that the order names first."""
     if first.code in _FATAL:
         return False
-    held, other = _held_s(one), _held_s(first)
-    apart = one.session != first.session or _together(first, one) <= _APART_SHARE
-    return held > (_LONGER_APART if apart else _LONGER_MEANWHILE) * other
+    shared = _together(first, one) if one.session == first.session else 0.0
+    longer = _LONGER_APART + (_LONGER_MEANWHILE - _LONGER_APART) * shared
+    return _held_s(one) > longer * _held_s(first)
 
 
 def _held_s(one: Finding) -> float:
@@ -334,7 +334,8 @@ def _without_a_cause(outcomes: Sequence[Outcome], sessions: Sequence[SessionData
     waited = _unexplained_wait(outcomes, sessions)
     if waited:
         return Verdict("undetermined", None, waited, "low")
-    return Verdict("healthy", None, _healthy(outcomes), _healthy_confidence(outcomes, sessions))
+    headline, level = _healthy(outcomes, sessions), _healthy_confidence(outcomes, sessions)
+    return Verdict("healthy", None, headline, level)
 
 
 def _elsewhere(primary: Finding, causes: Sequence[Finding]) -> str:
@@ -605,16 +606,23 @@ def _seen(sessions: Sequence[SessionData]) -> str:
     )
 
 
-def _healthy(outcomes: Sequence[Outcome]) -> str:
+def _healthy(outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> str:
     lengths = list(dict.fromkeys(o.length for o in outcomes if o.judged))
     seen = {o.code for o in outcomes if o.finding}
     if "KV003" in seen:
         extra = ", with the KV pool nearly full but nothing waiting for long"
-    elif "CLI001" in seen:
+    elif "CLI001" in seen and _mostly("CLI001", outcomes, sessions):
         extra = ", and the server could take more: its clients do not ask for it"
     else:
         extra = ""
     return f"No problem found in {_lengths(lengths)}{extra}."
+
+
+def _mostly(code: str, outcomes: Sequence[Outcome], sessions: Sequence[SessionData]) -> bool:
+    """Whether what a rule found held for most of the log."""
+    held = sum(_held_s(o.finding) for o in outcomes if o.finding and o.code == code)
+    ends = [(data.session.start, data.session.end) for data in sessions]
+    return 2 * held >= sum((end - start).total_seconds() for start, end in ends if start and end)
 
 
 def _lengths(said: Sequence[str]) -> str:

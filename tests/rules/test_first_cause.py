@@ -59,6 +59,14 @@ def test_ranks_that_share_a_time_do_not_add_to_it():
     ]
 
 
+@pytest.mark.parametrize(("until", "first"), [(42, "KV001"), (46, "ADM001")])
+def test_the_more_two_causes_share_the_longer_must_the_later_one_of_the_order_have_held(
+    until, first
+):
+    """Of 10 minutes a fifth: 2 + 8 / 5 times as long, so 36 minutes; of 34 and of 38 held."""
+    assert order(fired("KV001", (0, 10)), fired("ADM001", (8, until)))[0] == first
+
+
 def test_a_moment_within_a_long_wait_is_not_the_first_cause():
     """One KV transfer that failed at the end of six minutes of waiting for room."""
     assert order(fired("PDT001", (5, 5)), fired("PDP001", (0, 6.5))) == ["PDP001", "PDT001"]

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from synth import START, capacity, decode, sessions, text
 
 from loganalyze import rules
@@ -120,3 +121,14 @@ def test_drafts_that_are_no_longer_accepted_cost_tokens_of_each_step():
     assert found.primary == "SPC001"
     assert found.cost == "a decode step yields 60% fewer tokens than at first"
     assert f"; {found.cost}" in found.headline
+
+
+@pytest.mark.parametrize(("light", "takes_more"), [(600, True), (120, False)])
+def test_a_server_that_took_little_for_a_while_alone_is_not_said_to_take_more(light, takes_more):
+    """Of ten minutes that many seconds at usage 0.2 with 10 running; then 0.82 with 300."""
+    heavy = 600 - light
+    lines = decode(usage=[0.2] * light + [0.82] * heavy, running=[10] * light + [300] * heavy)
+    data = sessions(text(capacity(), lines))
+    found = rules.conclude(rules.run(data), data)
+    assert found.status == "healthy"
+    assert ("the server could take more" in found.headline) == takes_more
