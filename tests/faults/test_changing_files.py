@@ -121,8 +121,8 @@ def judged(tmp_path, *texts):
 
 
 HALF = datetime(2026, 2, 24, 11, 37)
-#: Of that server: few requests came, and they were young for its first 20 s.
-QUIET = {"CLI001", "WRM001"}
+#: Of that server: few requests came.
+QUIET = {"CLI001"}
 
 
 @pytest.mark.parametrize("back", [timedelta(seconds=5), HOUR], ids=["a step", "summer time ends"])

@@ -44,7 +44,7 @@ def test_lines_of_two_servers_tell_of_twice_the_time():
 
 def test_a_shorter_log_interval_is_no_second_server():
     """Twice as many lines as 40 steps would give, but no tokens from nowhere."""
-    found = told(log_of(FULL, FULL))
+    found = told(log_of(FULL, FULL | {"rate": 1601}))
     assert found.share == pytest.approx(2.0, abs=0.05)
     assert not found.several
 
