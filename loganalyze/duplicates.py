@@ -9,6 +9,8 @@ duplicate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from loganalyze import schema
@@ -26,6 +28,9 @@ _UNSTAMPED_ROWS = 50_000
 #: whether each stands there several times: such a share of them must.
 _SAMPLE, _FEWEST, _SHARE = 1000, 8, 0.9
 
+#: All that a statistics line says.
+_LINE = ["time", *(c.name for c in schema.BATCH if c.name not in _PLACE | {"duplicate"})]
+_LINE += [c.name for c in schema.RANKS]
 _RECORD = ("session", "dp_rank", "second", "values")
 
 
@@ -36,11 +41,19 @@ class Marker:
         columns: the frame's schema.
         several_files: whether ranks of one server write to different files, so that a record's
             double may come a whole file later.
+        copies: how often each line stands in a log, where that is more than once.
     """
 
-    def __init__(self, columns: tuple[schema.Column, ...], *, several_files: bool) -> None:
+    def __init__(
+        self,
+        columns: tuple[schema.Column, ...],
+        *,
+        several_files: bool,
+        copies: Mapping[str, int] | None = None,
+    ) -> None:
         self._values = [c.name for c in columns if c.name not in _PLACE | _NO_VALUE]
         self._several_files = several_files
+        self._copies = copies or {}
         self._seen: dict[int, pl.DataFrame] = {}
 
     def mark(self, table: pl.DataFrame) -> pl.DataFrame:
@@ -52,11 +65,14 @@ class Marker:
             pl.struct(self._values).hash().alias("values"),
             pl.struct(_other_ranks(table)).hash().alias("rank"),
             (pl.col("time").dt.epoch("s") // _BUCKET_S).fill_null(-1).alias("bucket"),
+            pl.col("source")
+            .replace_strict(self._copies, default=1, return_dtype=pl.Int64)
+            .alias("copies"),
         )
         buckets = new["bucket"].unique().sort().to_list()
         known = [self._seen[b] for b in buckets if b in self._seen]
         rows = pl.concat([*known, new]).with_columns(
-            nth=pl.int_range(pl.len()).over(*_RECORD, "rank")
+            nth=pl.int_range(pl.len()).over(*_RECORD, "rank") // pl.col("copies")
         )
         later = pl.int_range(pl.len()).over(*_RECORD, "nth") > 0
         self._remember(new, buckets)
@@ -91,40 +107,45 @@ def possible(table: pl.DataFrame) -> bool:
     return table.select("session", "dp_rank", *others).n_unique() > each.n_unique()
 
 
-def mark(table: pl.DataFrame, columns: tuple[schema.Column, ...]) -> pl.DataFrame:
-    """Return all rows of a frame with `duplicate` set."""
-    if not possible(table):
+def mark(
+    table: pl.DataFrame, columns: tuple[schema.Column, ...], n_copies: int = 1
+) -> pl.DataFrame:
+    """Return all rows of a frame with `duplicate` set.
+
+    Args:
+        table: the rows.
+        columns: the frame's schema.
+        n_copies: how often each line stands in the log.
+    """
+    if n_copies == 1 and not possible(table):
         return table.with_columns(duplicate=pl.lit(False))
-    return Marker(columns, several_files=True).mark(table)
+    copies = dict.fromkeys(table["source"].unique(), n_copies)
+    return Marker(columns, several_files=True, copies=copies).mark(table)
+
+
+def compared(batch: pl.DataFrame) -> pl.DataFrame:
+    """Return the decode lines by which `copies` tells how often each stands in a log."""
+    return batch.filter((pl.col("phase") == "decode") & pl.col("time").is_not_null()).head(_SAMPLE)
 
 
 def copies(batch: pl.DataFrame) -> int:
-    """Tell how often each line of a session stands in its log: as a rule once.
+    """Tell how often each line of a log stands in it: as a rule once.
 
-    A rank that decodes twice in a second does not print the same throughput again.
+    A rank that decodes several times in a second does not print the same throughput again and
+    again, nor each so many times.
     """
-    decode = (pl.col("phase") == "decode") & pl.col("time").is_not_null()
-    lines = batch.filter(decode).head(_SAMPLE).select(_line(batch))
-    times = lines.group_by(pl.all()).len()["len"]
-    often = (times > 1).mean()
-    if len(times) < _FEWEST or not isinstance(often, float) or often < _SHARE:
+    lines = compared(batch).select(_LINE)
+    times = lines.group_by(pl.all()).len()["len"].sort()
+    if len(times) < _FEWEST:
         return 1
-    return int(times.sort()[len(times) // 2])
+    n = int(times[len(times) // 2])
+    share = (times % n == 0).mean()
+    return n if isinstance(share, float) and share >= _SHARE else 1
 
 
-def mark_copies(table: pl.DataFrame, n: int) -> pl.DataFrame:
-    """Return a frame of a log that holds every line `n` times, with `duplicate` set on copies."""
-    alike = table.select("duplicate", line=_line(table)).with_columns(
-        nth=pl.int_range(pl.len()).over("duplicate", "line"),
-        count=pl.len().over("duplicate", "line"),
-    )
-    copied = alike.select(pl.col("duplicate") | (pl.col("nth") * n >= pl.col("count")))
-    return table.with_columns(duplicate=copied["duplicate"])
-
-
-def _line(table: pl.DataFrame) -> pl.Expr:
-    """Return a number that records with all of the same stamp, ranks and values share."""
-    frame = schema.FRAMES["event" if "kind" in table.columns else "batch"]
-    place = {c.name for c in schema.PLACE if c.name != "time"}
-    said = [c.name for c in frame if c.name not in place and c.name != "duplicate"]
-    return pl.struct(said).hash().alias("line")
+def once(request: pl.DataFrame, n_copies: int) -> pl.DataFrame:
+    """Return the requests of a log that holds each line so many times, each of them once."""
+    if n_copies == 1:
+        return request
+    said = [c.name for c in schema.REQUEST if c.name not in ("line_no", "session")]
+    return request.filter(pl.int_range(pl.len()).over(said) % n_copies == 0)

@@ -79,14 +79,16 @@ def write(
     for name in columns:
         if name not in {column.name for column in declared}:
             raise UsageError(f"{frame} has no column {name}", hint=_near(name, declared))
-    store, redactor = Store(_PLAN_ROWS), Redactor(keep=not redact)
+    store, redactor = _Planned(_PLAN_ROWS), Redactor(keep=not redact)
     read, unreadable = reading.read_all(Parser(), store, paths, on_progress)
     frames = Frames(**store.frames())
     found = sessions.plan(frames, reading.rotated(read))
     end = derive.time_span(*(getattr(frames, name) for name in schema.FRAMES))[1]
     keep = filters.expression(chosen or Filters(), end)
-    several = frame in ("batch", "event") and duplicates.possible(getattr(frames, frame))
-    marker = Marker(declared, several_files=bool(found.servers.by_time)) if several else None
+    marker = None
+    copies = {name: n for name, head in store.heads.items() if (n := duplicates.copies(head)) > 1}
+    if frame in ("batch", "event") and (copies or duplicates.possible(getattr(frames, frame))):
+        marker = Marker(declared, several_files=bool(found.servers.by_time), copies=copies)
     del store, frames  # the second reading needs the room
 
     def rows(
@@ -143,6 +145,21 @@ def csv_text() -> pl.Expr:
     What a spreadsheet would run gets a leading apostrophe.
     """
     return readable().str.replace(_FORMULA, "'$1")
+
+
+class _Planned(Store):
+    """Holds what tells the sessions, and the first decode lines of each log as printed."""
+
+    def __init__(self, max_rows: int) -> None:
+        super().__init__(max_rows)
+        self.heads: dict[str, pl.DataFrame] = {}
+
+    def add(self, frames: Frames) -> None:
+        """Take one chunk."""
+        super().add(frames)
+        for (name,), lines in duplicates.compared(frames.batch).group_by("source"):
+            head = pl.concat([self.heads.get(str(name), lines.clear()), lines])
+            self.heads[str(name)] = duplicates.compared(head)
 
 
 def _finished(

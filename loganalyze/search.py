@@ -54,7 +54,6 @@ RECEIVE = b"Receive"
 #: On every line of JSON.
 JSON = b'":'
 MARK = re.compile(b"[" + re.escape(MARKS) + b"]")
-_EQUALS = ord("=")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 #: What a prompt ends with: its quote, then the other fields of the request or, where the request
 #: finished, of the answer, which has a text of its own. Behind them a wrapper may put what it
@@ -72,6 +71,10 @@ _FINISH_END = re.compile(
 _ONE_LINE = re.compile(
     rb": obj=\w+\(\w+=\\*'|(?:Decode|Prefill) batch(?:,| \[)|\bcuda graph: (?:Tru|Fals)e"
 )
+#: What stands before the quote of a prompt or of an answer. A string may end in `=` as well.
+_OPENS = re.compile(rb"(?:[({]|, )'?(?:text|prompt|content)'?(?:=|: )\\*$")
+#: A request that was logged as JSON, which keeps to its line: its prompt may quote another.
+_EVENT = re.compile(rb"event[\\\"]{1,16}: ?[\\\"]{1,16}request\.")
 #: Of a logged request, the quote of its first text: Python's repr has single ones.
 _FIRST_QUOTE = re.compile(rb"[\"']")
 #: What table rows, Markdown, HTML and Ray put behind a line.
@@ -393,9 +396,11 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
         return False
     if not data.endswith((RECEIVE, b"Finish", b"OpenAI"), 0, at):
         return False
+    line, start = data[at:stop], data.rfind(b"\n", 0, at) + 1
+    if _EVENT.search(data, start, at):
+        return False
     if data[stop - 1] in b")]":
         return True
-    line, start = data[at:stop], data.rfind(b"\n", 0, at) + 1
     if not (line.endswith(b"}") and data[start] in b"[I"):
         line = line.rstrip()
         cut = max(0, len(line) - TAIL)
@@ -422,10 +427,8 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
     """Whether the last quote between `at` and `stop` opens a text."""
-    single, double = text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)
-    return (single > at and text[single - 1] == _EQUALS) or (
-        double > at and (text[double - 1] == _EQUALS or text.endswith(b"=\\", at, double))
-    )
+    quotes = text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)
+    return any(quote > at and _OPENS.search(text, max(at, quote - 16), quote) for quote in quotes)
 
 
 def _end_pattern(data: bytes, at: int) -> re.Pattern[bytes]:

@@ -179,14 +179,13 @@ def _session(
     several: Collection[str],
 ) -> SessionData:
     """Return one session from its rows; `several` names the frames that several ranks wrote."""
+    copies = duplicates.copies(cut["batch"])
     batch, event = (
-        duplicates.mark(cut[name], schema.FRAMES[name])
-        if name in several
+        duplicates.mark(cut[name], schema.FRAMES[name], copies)
+        if name in several or copies > 1
         else cut[name].with_columns(duplicate=pl.lit(False))
         for name in _MARKED
     )
-    if (copies := duplicates.copies(batch)) > 1:
-        batch, event = (duplicates.mark_copies(table, copies) for table in (batch, event))
     startup = cut["startup"]
     release_range = _release_range(batch, event, startup)
     settings = config.read(startup, release_range)
@@ -215,7 +214,7 @@ def _session(
         batch=schema.conform(batch, schema.BATCH),
         event=schema.conform(event, schema.EVENT),
         startup=schema.conform(startup, schema.STARTUP),
-        request=schema.conform(cut["request"], schema.REQUEST),
+        request=duplicates.once(schema.conform(cut["request"], schema.REQUEST), copies),
     )
 
 

@@ -107,6 +107,22 @@ def test_doubles_of_other_ranks_are_marked_within_and_across_files(tmp_path):
     assert exported(tmp_path, paths)["duplicate"].to_list() == [False, False, True, True]
 
 
+def test_copies_in_a_log_that_holds_every_line_twice_are_marked(tmp_path):
+    once = [DECODE.format(second=s, tags=" TP0", running=s) for s in range(12)]
+    once[5:5] = [RETRACT.format(second=5, rank=rank) for rank in (0, 0, 1, 1)]
+    twice = log(tmp_path / "twice.log", [line for line in once for _ in range(2)])
+    other = log(tmp_path / "other.log", [line.replace("01-05", "01-06") for line in once])
+    rows = exported(tmp_path, [twice, other])
+    assert rows["duplicate"].to_list() == [False, True] * 12 + [False] * 12
+    counted = exported(tmp_path, [twice, other], "event")
+    assert counted["duplicate"].to_list() == [False, True] * 2 + [True] * 4 + [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
 def test_only_the_chosen_rows_are_written(tmp_path):
     lines = [DECODE.format(second=s, tags=f" DP{s % 2} TP0", running=s) for s in range(60)]
     path = log(tmp_path / "a.log", lines)

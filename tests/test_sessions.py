@@ -165,6 +165,22 @@ def test_of_a_log_that_holds_every_line_several_times_each_counts_once(split, n,
     assert data.batch.height == 11 * n + 1
 
 
+def test_of_a_log_that_holds_every_line_twice_a_refused_request_counts_once(split):
+    refused = 'INFO:     10.0.0.7:5 - "POST /generate HTTP/1.1" 503 Service Unavailable'
+    log = [decode(k, running=k) for k in range(12)]
+    log[3:3] = [refused] * 3  # over one connection
+    for n in (1, 2, 3):
+        (data,) = split(a=[line for line in log for _ in range(n)])
+        assert data.request["status"].to_list() == [503] * 3
+
+
+def test_steady_lines_that_are_equal_by_chance_are_no_copies(split):
+    """A line a step, of a batch that holds as many tokens all the time."""
+    log = [decode(k, running=k) for k in range(12) for _ in range(2 + k % 4)]
+    (data,) = split(a=log)
+    assert not data.batch["duplicate"].any()
+
+
 def test_a_log_with_few_equal_lines_holds_each_once(split):
     log = [decode(k, running=k) for k in range(12)]
     (data,) = split(a=log[:5] + log)
