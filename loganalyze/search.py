@@ -179,6 +179,8 @@ class Searcher:
     def _scan(self, data: bytes, n_lines: int, *, last: bool) -> None:
         end = len(data) if last else data.rfind(b"\n", 0, max(len(data) - AHEAD, 0)) + 1
         first_line, cut = self._carry_line, self.cut
+        if first_line == 1:
+            self._one_line = _ONE_LINE.search(data) is not None
         data, end = self._skip_requests(data, end, last=last)
         self._carry = data[end:]
         self._carry_lines = self._carry.count(b"\n") + (

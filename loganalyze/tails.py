@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from loganalyze.sources import Block
 
 _NAME = re.compile(rb"(?m)^==> ([^\r\n]{1,4096}) <==\r?$")
-_ODD = re.compile(rb"[^\w./@-]+")
+_ODD = re.compile(r"[^\w./@-]+")
+#: What the name of a container may start with, and a number does not.
+_START = re.compile(r"(?![0-9]{6})[A-Za-z0-9]")
 
 
 def named(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -25,9 +27,14 @@ def named(blocks: Iterable[Block]) -> Iterator[Block]:
         out, at = list[bytes](), 0
         for m in _NAME.finditer(block.data):
             out += [_with(before, block.data[at : m.start()]), m[0]]
-            name = _ODD.sub(b"_", m[1]).lstrip(b"_./@-") or b"file"
-            before, at = name + b" | ", m.end()
+            before, at = f"{_writer(m[1])} | ".encode(), m.end()
         yield block._replace(data=b"".join([*out, _with(before, block.data[at:])]))
+
+
+def _writer(file: bytes) -> str:
+    """Return a file's name as that of a container."""
+    name = _ODD.sub("_", file.decode("utf-8", "replace")).lstrip("_./@-")
+    return name if _START.match(name) else f"file-{name}"
 
 
 def _with(before: bytes, text: bytes) -> bytes:
