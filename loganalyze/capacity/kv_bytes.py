@@ -358,7 +358,7 @@ def _dsa_rows(latent: int, rope: int, setting: Setting) -> list[tuple[float, str
     """Return (bytes a layer, formula, what is assumed) of each way to store a DSA latent."""
     if setting.kv_dtype == "auto":
         raise UsageError(
-            "the KV dtype of a DSA model depends on the GPU when it is `auto`",
+            "the KV dtype of a DSA model depends on the GPU when it is auto",
             hint="give --kv-dtype fp8_e4m3 (Blackwell's default) or bfloat16 (Hopper's)",
         )
     if ELEMENT[setting.kv_dtype] == 2:

@@ -325,7 +325,7 @@ def _cells(
     if setting.kv_dtype != "auto" or measured is None:
         if setting.kv_dtype == "auto" and kv_bytes.asks_for_fp8(config):
             raise UsageError(
-                "the model's config asks for an 8-bit KV cache; whether `auto` follows it "
+                "the model's config asks for an 8-bit KV cache; whether auto follows it "
                 "depends on the release",
                 hint="give --kv-dtype fp8_e4m3 or bfloat16",
             )

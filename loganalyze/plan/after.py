@@ -108,11 +108,11 @@ def missing_fraction(now: Server) -> str:
         return "cannot tell: the log prints no mem_fraction_static; give --mem-fraction"
     if now.memory.bytes_per_token is None:
         return (
-            "cannot tell: no line prints the pool's size; give --model-config, or a log of a "
-            "start with another fraction"
+            "cannot tell: no line prints the pool's size in GB; give --model-config, or a log of "
+            "a start with another fraction"
         )
     return (
-        "cannot tell: no `Load weight begin. avail mem=` line; give --gpu-mem-gib, or a log of "
+        'cannot tell: no "Load weight begin. avail mem=" line; give --gpu-mem-gib, or a log of '
         "a start with another fraction"
     )
 

@@ -403,7 +403,7 @@ def _step_words(now: Server, gain: Estimate) -> str:
         )
     return (
         f"step = {model.t0_s * 1e3:.1f} ms + {model.a_s * 1e3:.3f} ms x running + "
-        f"{model.b_s * 1e6:.4f} us x tokens ({model.n_lines} lines): every line after warm-up "
+        f"{model.b_s * 1e9:.1f} ns x tokens ({model.n_lines} lines): every line after warm-up "
         "rescaled, "
         f"sum of requests / sum of steps = x {gain.mid:.2f} [{gain.low:.2f} to {gain.high:.2f}]"
     )

@@ -401,7 +401,9 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
         return None
     by = f"{new_seq:,.0f} #new-seq"
     if new_seq > let_in:
-        by += f" - {new_seq - let_in:,.0f} chunks that go on with a prompt"
+        chunks = new_seq - let_in
+        go = "chunk that goes" if chunks == 1 else "chunks that go"
+        by += f" - {chunks:,.0f} {go} on with a prompt"
     by += f" - {thrown_back:,.0f} retracted"
     if fewer_running > 0:
         by += f" + {fewer_running:,.0f} fewer running"
@@ -513,7 +515,8 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
                 queue=(queue * pl.col("_held")).sum() / pl.col("_s").sum(),
                 usage=pl.col("kv_usage").mean(),
             )
-            .filter((pl.col("share") >= _WAITS_SHARE) & (pl.col("queue") >= 1))
+            # A rank with a single line has no time, and NaN is no share.
+            .filter(pl.col("share").fill_nan(0.0) >= _WAITS_SHARE, pl.col("queue") >= 1)
             .sort("queue")
         )
         if waits.height and own:
@@ -522,7 +525,7 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
             known = data.session.config.kv_capacity_tokens is not None
             start = "" if known else ", with its start-up lines,"
             return (
-                f"Cannot tell from this log why requests wait: {row['queue']:.0f} on average"
+                f"Cannot tell from this log why requests wait: {row['queue']:,.0f} on average"
                 f"{usage}, for {row['share']:.0%} of {own[0].length}; no rule finds the cause in "
                 f"it. More of the log{start} may show it."
             )

@@ -301,7 +301,7 @@ def thrown_back(times: float) -> str:
     return (
         "a running request was thrown back"
         if times == 1
-        else f"{times:.0f} times a running request was thrown back"
+        else f"{times:,.0f} times a running request was thrown back"
     )
 
 

@@ -141,9 +141,9 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         f"{emptiest[1].rank.label} at {emptiest[0]:.2f} with {emptiest[2]:,.0f}",
         episodes=all_episodes([busiest[1]]),
         evidence=[
-            busiest[1].averaged(f"mean usage of {name}", "usage", "kv_usage", "", 2),
+            busiest[1].averaged(f"mean usage of {name}", "usage", "kv_usage", "fraction", 2),
             emptiest[1].averaged(
-                f"mean usage of {emptiest[1].rank.label}", "usage", "kv_usage", "", 2
+                f"mean usage of {emptiest[1].rank.label}", "usage", "kv_usage", "fraction", 2
             ),
             busiest[1].averaged(
                 f"waiting on {name}", waiting(case), waiting(case, printed=True), "requests", 0
@@ -193,7 +193,7 @@ def _even_load(case: Case) -> str:
     x = load.uneven if load else None
     if x is None:
         return ""
-    return f"{x.even:.0f} requests run instead of {x.running:.0f}, {gain_text(x.gain)}"
+    return f"{x.even:,.0f} requests run instead of {x.running:.0f}, {gain_text(x.gain)}"
 
 
 @rule(
@@ -395,7 +395,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
                     shown(
                         f"mean usage of {_file(own.source)}",
                         mine[0],
-                        "",
+                        "fraction",
                         Held.at(rows, 0),
                         f"mean of {these(rows)}, the time that both logs cover",
                         2,
@@ -403,7 +403,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
                     shown(
                         f"mean usage of {_file(there.source)}",
                         theirs[0],
-                        "",
+                        "fraction",
                         Held.at(over_there, 0),
                         f"mean of {these(over_there)}, the time that both logs cover",
                         2,

@@ -89,7 +89,7 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
     constant = mean > 0 and sd < 0.1 * mean
     evidence = [
         worst.averaged("running requests", "running", "running", "requests", 1),
-        worst.averaged("mean usage", "usage", "kv_usage", "", 3),
+        worst.averaged("mean usage", "usage", "kv_usage", "fraction", 2),
     ]
     model = worst.rank.model
     token = worst.mean("token")
@@ -110,10 +110,10 @@ def client_limited(case: Case, limits: Limits) -> Finding | Clear:
             )
         )
     workers = (
-        f"; their number hardly moves, as with a client of {mean:.0f} workers" if constant else ""
+        f"; their number hardly moves, as with a client of {mean:,.0f} workers" if constant else ""
     )
     return Finding(
-        summary=f"The server could take more {spell(case, found)}: {mean:.0f} running, none "
+        summary=f"The server could take more {spell(case, found)}: {mean:,.0f} running, none "
         f"waiting, usage {worst.mean('usage') or 0:.2f}{workers}",
         episodes=all_episodes(found),
         evidence=evidence,
@@ -190,9 +190,8 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
     found = [Held(one, _within(held_in, one.grid.height)) for one in case.ranks]
     held = mean.filter(flat)
     clients = as_float(held.median(), 0.0)
-    done = sum(float(one.grid["completed"].sum()) for one in case.ranks) / max(
-        case.signals.span_s, 1.0
-    )
+    # Of the same time: what ran before it may have been another load.
+    done = sum(float(one.cells["completed"].sum()) for one in found) / found[0].seconds
     evidence = [
         shown(
             "clients",
@@ -221,12 +220,12 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
                 clients / done,
                 "s",
                 (None, None),
-                "clients / completions per second",
+                "clients / completions per second of that time",
                 1,
             )
         )
     return Finding(
-        summary=f"A closed-loop client with about {clients:.0f} workers: running + waiting is "
+        summary=f"A closed-loop client with about {clients:,.0f} workers: running + waiting is "
         f"constant {spell(case, found)}",
         episodes=over_ranks(found, held_in),
         evidence=evidence,

@@ -73,8 +73,8 @@ def conservative_admission(case: Case, limits: Limits) -> Finding | Clear:
     low = isinstance(c, int | float) and c <= 0.3
     return Finding(
         summary=f"Requests wait with KV free {spell(case, found)}: usage "
-        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:.0f} running, "
-        f"{worst.mean('queue') or 0:.0f} waiting; admission reserves more than is used",
+        f"{worst.mean('usage') or 0:.2f}, {worst.mean('running') or 0:,.0f} running, "
+        f"{worst.mean('queue') or 0:,.0f} waiting; admission reserves more than is used",
         episodes=all_episodes(found),
         evidence=short_evidence(case, worst),
         actions=[
@@ -152,7 +152,7 @@ def slow_recovery(case: Case, limits: Limits) -> Finding | Clear:
     low = isinstance(c, int | float) and c < 0.3
     return Finding(
         summary=f"After retractions admission stays too careful {spell(case, found)}: usage "
-        f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:.0f} waiting",
+        f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:,.0f} waiting",
         episodes=all_episodes(found),
         evidence=short_evidence(case, worst),
         actions=[
@@ -213,7 +213,7 @@ def cold_start_throttle(case: Case, limits: Limits) -> Finding | Clear:
     passes = _seen_to_fall(worst)
     return Finding(
         summary=f"A cold server lets requests in slowly {spell(case, found)}: usage "
-        f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:.0f} waiting; "
+        f"{worst.mean('usage') or 0:.2f} with {worst.mean('queue') or 0:,.0f} waiting; "
         + (
             "this passes by itself"
             if passes
@@ -309,7 +309,7 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
     worst = found[0]
     return Finding(
         summary="Nothing is admitted with KV free until a running request finishes "
-        f"{spell(case, found)}: {worst.mean('queue') or 0:.0f} waiting at usage "
+        f"{spell(case, found)}: {worst.mean('queue') or 0:,.0f} waiting at usage "
         f"{worst.mean('usage') or 0:.2f}",
         episodes=all_episodes(found),
         evidence=need_evidence(case, worst),

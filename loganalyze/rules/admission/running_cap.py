@@ -159,7 +159,7 @@ def running_cap(case: Case, limits: Limits) -> Finding | Clear:
             worst.averaged(
                 "waiting requests", waiting(case), waiting(case, printed=True), "requests", 1
             ),
-            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
+            worst.averaged("mean usage", "usage", "kv_usage", "fraction", 2),
         ],
         actions=_room_for_cap(case, worst) if cut else _raise_cap(case, worst, cap, full),
         severity=severity(case, found),

@@ -333,7 +333,7 @@ def need_evidence(case: Case, held: Held) -> list[Evidence]:
     """What was free, and what admission asked for, on average."""
     return [
         *pool_evidence(case),
-        held.averaged("mean usage", "usage", "kv_usage", "", 3),
+        held.averaged("mean usage", "usage", "kv_usage", "fraction", 2),
         shown(
             "mean free KV",
             held.mean("free"),

@@ -109,7 +109,7 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
     causes = held_back(case)
     late = worst.average(waits_for_images)
     if late >= limits["min_queue"]:
-        causes = [(f"{late:.0f} wait for their images", _encoder(case)), *causes]
+        causes = [(f"{late:,.0f} wait for their images", _encoder(case)), *causes]
     named = "; candidates: " + ", ".join(text for text, _ in causes) if causes else ""
     cap_known = worst.rank.cap is not None
     rival = "conservative admission (ADM001), if clients ask for very many tokens"

@@ -134,7 +134,7 @@ def cuda_graph_off(case: Case, limits: Limits) -> Finding | Clear:
         + (
             f"--{disabled} is set"
             if disabled
-            else by_size or f"{worst.mean('running') or 0:.0f} requests run"
+            else by_size or f"{worst.mean('running') or 0:,.0f} requests run"
         ),
         episodes=all_episodes(found),
         evidence=evidence,

@@ -52,7 +52,7 @@ def ceiling(case: Case, held: Held, capacity: Capacity) -> list[Evidence]:
         running = held.mean("running") or 0.0
         kept = capacity.reserved_per_req
         each = f"(tokens per request + {kept:,} kept free)" if kept else "tokens per request"
-        formula = f"pool / {each}; {running:.0f} ran on average in the episodes"
+        formula = f"pool / {each}; {running:,.0f} ran on average in the episodes"
         out.append(shown("requests that fit", capacity.requests_fit, "requests", formula=formula))
     return out
 
@@ -72,9 +72,9 @@ def printed_usage(held: Held) -> list[Evidence]:
         "token_usage",
     )
     peak = as_float(held.lines[column].max())
-    out = [shown("highest usage", peak, "", held.line(column), "printed", 2)]
+    out = [shown("highest usage", peak, "fraction", held.line(column), "printed", 2)]
     if held.lines.height > 1:
-        out.append(held.averaged("mean usage", "full_usage", column, "", 3))
+        out.append(held.averaged("mean usage", "full_usage", column, "fraction", 2))
     return out
 
 
@@ -161,7 +161,7 @@ def burn_down(held: Held) -> list[Evidence]:
             predicted,
             "s",
             (row["source"], row["line_no"]),
-            f"(1 - {usage:.2f}) x {rank.kv_tokens:,} / {row['gen_throughput']:.0f} token/s while "
+            f"(1 - {usage:.2f}) x {rank.kv_tokens:,} / {row['gen_throughput']:,.0f} token/s while "
             f"nothing finishes; it was full after {duration(actual)}",
             0,
         )
@@ -169,7 +169,7 @@ def burn_down(held: Held) -> list[Evidence]:
 
 
 def cost(case: Case, held: Held) -> list[Evidence]:
-    """What it cost: throughput against the unsaturated level, waiting, effective throughput."""
+    """What it cost: throughput against the unsaturated level, and over the whole log."""
     rank = held.rank
     if case.excerpt or rank.clock == "none":
         return []
@@ -206,17 +206,6 @@ def cost(case: Case, held: Held) -> list[Evidence]:
                 0,
             )
         )
-    waited = float((held.cells["queue"] * rank.step_s).sum())
-    out.append(
-        shown(
-            "request-seconds spent waiting",
-            waited,
-            "request s",
-            (None, None),
-            f"sum of #queue-req x time of {these(held.lines)}",
-            0,
-        )
-    )
     live = float(grid["decoded"].sum()) / max(rank.span_s, 1.0)
     printed = rank.lines.filter("decode")["gen_throughput"].mean()
     out.append(
@@ -226,7 +215,7 @@ def cost(case: Case, held: Held) -> list[Evidence]:
             "token/s",
             (None, None),
             "tokens decoded / wall time, pauses included; the printed values average "
-            f"{as_float(printed, 0.0):.0f}",
+            f"{as_float(printed, 0.0):,.0f}",
             0,
         )
     )

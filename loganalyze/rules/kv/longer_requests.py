@@ -138,7 +138,7 @@ def longer_requests(case: Case, limits: Limits) -> Finding | Clear:
                     lifetime,
                     "s",
                     (None, None),
-                    "running / completions per second",
+                    "running / completions per second, mean of the whole log",
                     0,
                 ),
             ],
@@ -175,7 +175,7 @@ def _young(rank: Rank, first: int, low: int) -> str:
     if as_float(grid["retracted"].sum(), 0.0) > 0:
         why = "requests were thrown back"
     elif then >= _MORE_RUNNING * few:
-        why = f"running requests rose from {few:.0f} to {then:.0f}"
+        why = f"running requests rose from {few:,.0f} to {then:,.0f}"
     else:
         return ""
     return (

@@ -76,7 +76,7 @@ def near_saturation(case: Case, limits: Limits) -> Finding | Clear:
     worst = found[0]
     evidence = [
         *pool_evidence(case),
-        worst.averaged("mean usage", "full_usage", "kv_usage", "", 3),
+        worst.averaged("mean usage", "full_usage", "kv_usage", "fraction", 2),
     ]
     evidence += _forecast(worst, limits)
     return Finding(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from loganalyze.capacity import memory
 from loganalyze.model import Action, Evidence, Finding, Severity
-from loganalyze.rules.held import act, config_line, shown
+from loganalyze.rules.held import MEMORY_FRACTION, act, config_line, shown
+from loganalyze.rules.kv.room import one_step_up
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 
 
@@ -62,9 +63,10 @@ def pool_mis_sized(case: Case, limits: Limits) -> Finding | Clear:
         )
         actions += act(
             case,
-            "Give the free GPU memory to the KV pool, until 5 to 8 GB stay free",
-            "mem-fraction-static",
-            "higher",
+            f"Give the free GPU memory to the KV pool, in steps of {memory.STEP:g}, until 5 to 8 "
+            "GB stay free",
+            MEMORY_FRACTION,
+            one_step_up(case) or "higher",
         )
     if short and config.kv_pool_gib and config.weights_gib:
         share = config.kv_pool_gib / (config.kv_pool_gib + config.weights_gib)

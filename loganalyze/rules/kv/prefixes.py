@@ -63,7 +63,7 @@ def kv_held_by_prefixes(case: Case, limits: Limits) -> Finding | Clear:
         return Finding(
             summary=f"KV stays in use with nothing running {spell(case, idle_held)}",
             episodes=all_episodes(idle_held),
-            evidence=[idle_held[0].averaged("usage", "usage", "kv_usage", "", 2)],
+            evidence=[idle_held[0].averaged("usage", "usage", "kv_usage", "fraction", 2)],
             actions=_unlock(case),
             severity=Severity.WARNING,
             confidence="low",

@@ -95,7 +95,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     found = hold(case.ranks, judge) if total else []
     if not found:
         return Clear(
-            f"{total:.0f} retracted requests, never {limits['per_minute']:.0f} in a minute"
+            f"{total:,.0f} retracted requests, never {limits['per_minute']:.0f} in a minute"
         )
     waste, formula = _waste(case)
     grade = (
@@ -109,7 +109,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
     rate = 60 * lost / max(length_s(found), 1.0)
     return Finding(
-        summary=f"{lost:.0f} requests thrown back to the queue, "
+        summary=f"{lost:,.0f} requests thrown back to the queue, "
         f"{'' if case.excerpt else f'{rate:.1f} a minute, '}"
         f"{spell(case, found)}; tokens computed again are about {waste:.1%} of those decoded",
         episodes=all_episodes(found),

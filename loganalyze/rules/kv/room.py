@@ -8,7 +8,7 @@ from loganalyze.rules.held import MEMORY_FRACTION, Held, act, gain_text, gains, 
 from loganalyze.rules.registry import Case
 
 
-def _one_step_up(case: Case) -> float | None:
+def one_step_up(case: Case) -> float | None:
     """Return the next memory fraction to try; None where the present one is not printed."""
     present = case.arg("mem_fraction_static")
     return memory.higher_fraction(present, None, None) if isinstance(present, float) else None
@@ -47,7 +47,7 @@ def _left_over(
             # What one step gives is not known: the sum must not read as its effect.
             most = "at most " if limit else ""
             effect = f"all steps together, {most}{spare:.1f} GiB, hold {hold}"
-            step = _one_step_up(case)
+            step = one_step_up(case)
             effect = f"{step:g} first; {effect}" if step is not None else effect
     found = act(
         case,
@@ -59,7 +59,7 @@ def _left_over(
             else f"; go up in steps of {memory.STEP:g} until so much stays free"
         ),
         MEMORY_FRACTION,
-        proposed if proposed is not None else _one_step_up(case),
+        proposed if proposed is not None else one_step_up(case),
         effect,
     )
     return (found, []) if gains(_estimate(load, change) if effect else None) else ([], found)
@@ -85,7 +85,7 @@ def more_room(case: Case, held: Held) -> list[Action]:
             "max_total_num_tokens= line; 5 to 8 GB are enough), give it to the KV pool, in steps "
             f"of {memory.STEP:g}",
             MEMORY_FRACTION,
-            _one_step_up(case),
+            one_step_up(case),
         )
     dtype = str(case.arg("kv_cache_dtype", "auto")).lower()
     stored = str(config.kv_pool_dtype or "").lower()

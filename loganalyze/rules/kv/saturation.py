@@ -6,7 +6,7 @@ import polars as pl
 
 from loganalyze.capacity import memory
 from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
-from loganalyze.model import Action, Finding, Severity
+from loganalyze.model import Action, Capacity, Finding, Severity
 from loganalyze.rules.held import (
     Held,
     act,
@@ -112,7 +112,7 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
         leak_aside = "without the leak " if "KV010" in case.earlier else ""
         summary += (
             f"; {leak_aside}room for about {capacity.requests_fit} at "
-            f"{capacity.tokens_per_req:,.0f} tokens each"
+            f"{capacity.tokens_per_req:,.0f} tokens each{_other_mix(worst, capacity)}"
         )
     lost = sum(float(held.cells["retracted"].sum()) for held in found)
     if lost:
@@ -141,6 +141,18 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
 
 def _printed_full_usage() -> pl.Expr:
     return pl.coalesce("full_token_usage", "token_usage", "gpu_token_usage")
+
+
+#: Tokens per request apart by this factor are those of another mix.
+_OTHER_MIX = 1.2
+
+
+def _other_mix(held: Held, capacity: Capacity) -> str:
+    """Say why more run than there is room for: requests held other amounts for a part of it."""
+    own, then = held.tokens_per_req, capacity.tokens_per_req
+    if not own or not then or not capacity.lines or 1 / _OTHER_MIX < own / then < _OTHER_MIX:
+        return ""
+    return f" (as from line {capacity.lines[0]} on, but {own:,.0f} on average while it was full)"
 
 
 #: So many running requests that hold the whole pool hold it each for itself.
@@ -190,8 +202,8 @@ def _may_leak(case: Case, held: Held) -> str:
         return ""
     return (
         f"a KV leak (KV010) cannot be excluded: tokens per running request grew from "
-        f"{held_by[0]:,.0f} to {held_by[1]:,.0f} while running fell from {running[0]:.0f} to "
-        f"{running[1]:.0f}, and telling the two apart takes {needed:.0f} s of log"
+        f"{held_by[0]:,.0f} to {held_by[1]:,.0f} while running fell from {running[0]:,.0f} to "
+        f"{running[1]:,.0f}, and telling the two apart takes {needed:.0f} s of log"
     )
 
 
@@ -321,7 +333,7 @@ def _not_full(case: Case, limits: Limits) -> str:
 
 
 def _people(running: float, queue: float) -> str:
-    return f"{running:.0f} running, {queue:.0f} waiting"
+    return f"{running:,.0f} running, {queue:,.0f} waiting"
 
 
 def _rival(case: Case, found: list[Held]) -> str:
@@ -329,7 +341,7 @@ def _rival(case: Case, found: list[Held]) -> str:
     worst = found[0]
     running, cap = worst.mean("running"), worst.rank.cap
     if cap and running and running > 0.8 * cap:
-        return f"the running cap: {running:.0f} of {cap} requests run (RUN001)"
+        return f"the running cap: {running:,.0f} of {cap:,} requests run (RUN001)"
     duty = worst.mean("duty")
     if duty is not None and duty > 0.45:
         return f"prefill: it takes {duty:.0%} of the time (PRE001)"
@@ -340,6 +352,6 @@ def _look_alike(case: Case, held: Held) -> str:
     if held.rank.cap is None:
         return "a running cap (RUN001) cannot be excluded: the log prints no max_running_requests="
     return (
-        f"running cap (RUN001) excluded: {held.mean('running') or 0:.0f} of {held.rank.cap} "
+        f"running cap (RUN001) excluded: {held.mean('running') or 0:,.0f} of {held.rank.cap:,} "
         "requests run"
     )

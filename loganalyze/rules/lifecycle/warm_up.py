@@ -74,14 +74,16 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     if not found:
         return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
-    after = Held(worst.rank, [_warming(worst.rank, limits)[worst.spans[0]]])
+    longest = max(worst.spans, key=lambda span: span[1] - span[0])
+    after = Held(worst.rank, [_warming(worst.rank, limits)[longest]])
     settled = as_float(_per_request(worst.rank).filter(after.mask).median(), 0.0)
     alike = after.decode.with_columns(
         _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
     ).filter(pl.col("_off").is_finite())
     return Finding(
         summary=f"Warm-up {spell(case, found)}: tokens per running request climbed to "
-        f"{settled:,.0f}; throughput from this time is no measure of the server",
+        f"{settled:,.0f}{' in the longest' if len(worst.spans) > 1 else ''}; throughput from this "
+        "time is no measure of the server",
         episodes=all_episodes(found),
         evidence=[
             shown(

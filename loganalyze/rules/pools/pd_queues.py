@@ -99,7 +99,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
     found = hold(case.ranks, judge)
     if not found:
         top = as_float(case.data.batch["prealloc_req"].max(), 0.0)
-        return Clear(f"at most {top:.0f} requests waited for preallocation, with KV room")
+        return Clear(f"at most {top:,.0f} requests waited for preallocation, with KV room")
     worst = found[0]
     reserve = memory.decode_reserve(case.signals.session)
     tokens = case.signals.capacity.kv_tokens
@@ -113,8 +113,10 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
         evidence=[
             *pool_evidence(case),
             worst.averaged("waiting for preallocation", "prealloc", "prealloc_req", "requests", 1),
-            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
-            worst.averaged("preallocated usage", "prealloc_usage", "pre_allocated_usage", "", 3),
+            worst.averaged("mean usage", "usage", "kv_usage", "fraction", 2),
+            worst.averaged(
+                "preallocated usage", "prealloc_usage", "pre_allocated_usage", "fraction", 2
+            ),
             *(
                 [
                     shown(
@@ -251,7 +253,7 @@ def pd_transfer_backlog(case: Case, limits: Limits) -> Finding | Clear:
                 "requests",
                 1,
             ),
-            worst.averaged("mean usage", "usage", "kv_usage", "", 3),
+            worst.averaged("mean usage", "usage", "kv_usage", "fraction", 2),
         ],
         actions=[
             *(

@@ -141,7 +141,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
                 "swa_layer_tokens" if config.swa_pool_tokens else "#swa token / swa token usage",
             ),
             worst.averaged(
-                "usage of the sliding-window pool", "swa_usage", "swa_token_usage", "", 3
+                "usage of the sliding-window pool", "swa_usage", "swa_token_usage", "fraction", 2
             ),
             *([kept] if kept else []),
             *waiting_with_room(worst, "usage of the full pool"),

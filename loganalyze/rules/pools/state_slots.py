@@ -83,11 +83,11 @@ def mamba_slots_exhausted(case: Case, limits: Limits) -> Finding | Clear:
     return Finding(
         summary="All Mamba state slots are taken "
         f"{spell(case, found, pl.col('queue_req') > 0)}: "
-        f"{worst.mean('running') or 0:,.0f} running, {worst.mean('queue') or 0:.0f} "
+        f"{worst.mean('running') or 0:,.0f} running, {worst.mean('queue') or 0:,.0f} "
         f"waiting, KV usage only {worst.mean('full_usage') or 0:.2f}",
         episodes=all_episodes(found),
         evidence=[
-            worst.averaged("Mamba usage", "mamba_usage", "mamba_usage", "", 3),
+            worst.averaged("Mamba usage", "mamba_usage", "mamba_usage", "fraction", 2),
             *(
                 [shown("state slots", slots, "slots", (None, None), "max_mamba_cache_size")]
                 if slots

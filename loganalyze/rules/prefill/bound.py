@@ -156,7 +156,7 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
             if alone
             else f"Prefill takes {worst.mean('duty') or 0:.0%} of the time {spell(case, found)}: "
         )
-        + f"{rate:,.0f} prompt tokens a second, {worst.mean('queue') or 0:.0f} waiting",
+        + f"{rate:,.0f} prompt tokens a second, {worst.mean('queue') or 0:,.0f} waiting",
         episodes=all_episodes(found),
         evidence=evidence,
         actions=[

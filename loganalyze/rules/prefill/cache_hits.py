@@ -114,7 +114,9 @@ def cache_hits_fell(case: Case, limits: Limits) -> Finding | Clear:
                     f"#cached-token / (#cached-token + #new-token), {over(after)}",
                     3,
                 ),
-                held.averaged("mean usage, without evictable cache", "usage", "kv_usage", "", 2),
+                held.averaged(
+                    "mean usage, without evictable cache", "usage", "kv_usage", "fraction", 2
+                ),
             ],
             actions=[
                 *(
