@@ -255,7 +255,7 @@ def _headline(found: Sequence[Difference], sizes: Sequence[Size]) -> str:
         said += f": {throughput.reason}"
     pool = next((s for s in sizes if s.name == "KV capacity"), None)
     if pool and pool.ratio and abs(pool.ratio - 1) >= 0.005:
-        said += f"; KV capacity {100 * (pool.ratio - 1):+.1f} %"
+        said += f"; KV capacity {100 * (pool.ratio - 1):+.1f}%"
     others = [one.label for one in found[1:] if one.verdict == "worse"]
     if others:
         said += f". Worse: {', '.join(others)}"

@@ -363,7 +363,7 @@ def _rate_per_req(before: Run, after: Run) -> Difference:
         kind="ratio",
         effect=effect,
         verdict=_verdict(effect, 1.0, _SMALLEST_RATIO, "more"),
-        reason=f"on {100 * found.share:.0f} % of the decode lines, which have their like",
+        reason=f"on {100 * found.share:.0f}% of the decode lines, which have their like",
     )
 
 

@@ -73,7 +73,7 @@ def _sizes(
         for side, capacity in (("before", old), ("after", new))
         if capacity.kv_tokens_source == "inferred"
     ]
-    note = f"inferred from usage {' and '.join(inferred)}, within 1 %" if inferred else ""
+    note = f"inferred from usage {' and '.join(inferred)}, within 1%" if inferred else ""
     yield "KV capacity", "tokens", old.kv_tokens, new.kv_tokens, note
     yield "KV pool", "GiB", old.pool_gib, new.pool_gib, ""
     yield "bytes per token", "bytes", old.bytes_per_token, new.bytes_per_token, ""

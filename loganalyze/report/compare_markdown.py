@@ -48,7 +48,7 @@ def _pair(found: Comparison, pair: Pair) -> Iterator[str]:
         if change != "same":
             yield f"| {size.name} | {a} | {b} | {change} {prose(size.note)} |"
     yield ""
-    yield "| Verdict | What it did | Before | After | Change (95 %) |"
+    yield "| Verdict | What it did | Before | After | Change (95%) |"
     yield "| --- | --- | --- | --- | --- |"
     for measure in (*pair.differences, *pair.load):
         yield _row(measure)

@@ -131,7 +131,7 @@ def size(one: Size) -> tuple[str, str, str]:
     said[0 if one.after is None else 1] += f" {one.unit}"
     if one.ratio is None:
         return said[0], said[1], ""
-    change = "same" if abs(one.ratio - 1) < 0.000_5 else f"{100 * (one.ratio - 1):+.1f} %"
+    change = "same" if abs(one.ratio - 1) < 0.000_5 else f"{100 * (one.ratio - 1):+.1f}%"
     return said[0], said[1], change
 
 

@@ -262,7 +262,7 @@ def _capacity_numbers(c: Capacity, pool: str) -> Iterator[KeyNumber]:
     if c.rate_per_req is not None:
         rate = words.number(c.rate_per_req)
         one_log = c.line_sources is None or len(set(c.line_sources)) == 1
-        lines = f", lines {c.lines[0]:,} to {c.lines[1]:,}" if c.lines and one_log else ""
+        lines = f", lines {c.lines[0]} to {c.lines[1]}" if c.lines and one_log else ""
         yield KeyNumber("decode rate per request", rate, "token/s", f"mean{lines}")
 
 
@@ -290,11 +290,11 @@ def _share(f: Finding, seconds: float, sessions: Sequence[Session]) -> str:
     return f"{_percent(part) if part >= 0.005 else _UNDER} of {whole}, "
 
 
-_UNDER = "under 1\u00a0%"
+_UNDER = "under 1%"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * min(share, 1.0):.0f}\u00a0%"
+    return f"{100 * min(share, 1.0):.0f}%"
 
 
 def timeline_caption(report: Report, t: Timeline) -> str:
@@ -332,10 +332,10 @@ def phase_caption(report: Report, p: Phase) -> str:
         return f"{f'{p.rank} alone. ' if p.rank else ''}{_FIT_UNKNOWN}"
     where = f"{p.rank} alone: " if p.rank else ""
     if p.at_ceiling < 0.005:
-        said = f"{where}80\u00a0% of what fits the KV pool never ran at once"
+        said = f"{where}80% of what fits the KV pool never ran at once"
     else:
         said = (
-            f"{where}for {_percent(p.at_ceiling)} of the time, at least 80\u00a0% of what fits "
+            f"{where}for {_percent(p.at_ceiling)} of the time, at least 80% of what fits "
             "the KV pool was running"
         )
     said = said if where else said[0].upper() + said[1:]

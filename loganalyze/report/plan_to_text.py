@@ -68,7 +68,7 @@ def _table(plan: Plan) -> list[str]:
         "",
         "KV tokens",
         "fit",
-        "token/s (90 % range)",
+        "token/s (90% range)",
         "x now",
         "GiB free",
     )

@@ -159,7 +159,7 @@ def number(value: Scalar, unit: str = "") -> str:
         return text
     if text == "1" and unit in _PLURALS:
         unit = unit[:-1]
-    return f"{text} %" if unit == "percent" else f"{text} {unit}".strip()
+    return f"{text}%" if unit == "percent" else f"{text} {unit}".strip()
 
 
 def plain(value: object) -> str:

@@ -81,7 +81,7 @@ def test_the_hierarchical_cache_shows_no_difference(hicache_on):
 def test_the_mirror_image_is_worse(seeds, seeds_small):
     (pair,) = compare(seeds, seeds_small).pairs
     assert measures(pair)["throughput"].verdict == "worse"
-    assert "-27.1 %" in pair.headline  # 116,171 / 159,277
+    assert "-27.1%" in pair.headline  # 116,171 / 159,277
 
 
 def test_a_run_against_itself_shows_no_difference(seeds):

@@ -56,7 +56,7 @@ def test_every_form_has_what_was_changed_and_what_it_did(found, render):
     assert "--mem-fraction-static" in said
     assert "116,171" in said
     assert "159,277" in said
-    assert "+37.1 %" in said
+    assert "+37.1%" in said
     assert "better" in said.lower()
     assert "warm-up" in said
     for label in ("throughput at equal load", "cache hit rate", "rate per request", "saturated"):
@@ -92,4 +92,4 @@ def test_a_unit_stands_by_a_number():
     gone = Size("host pool", "GB", 48.0, None, None)
     assert compare_words.size(gone)[:2] == ("48 GB", "not in the log")
     both = Size("KV capacity", "tokens", 100_000, 110_000, 1.1)
-    assert compare_words.size(both) == ("100,000", "110,000 tokens", "+10.0 %")
+    assert compare_words.size(both) == ("100,000", "110,000 tokens", "+10.0%")

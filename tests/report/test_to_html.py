@@ -265,7 +265,7 @@ def test_key_numbers_are_those_of_the_log() -> None:
     assert founding["decode throughput"].note.startswith("median; peak ")
     assert founding["decode rate per request"].note.startswith("mean, lines ")
     affected = list(founding.values())[-1]
-    assert affected == ("time in KV001", "42 min 41 s", "", "95\u00a0% of the log, 1 spell")
+    assert affected == ("time in KV001", "42 min 41 s", "", "95% of the log, 1 spell")
 
 
 def test_of_several_ranks_the_numbers_are_those_of_the_one_the_verdict_names() -> None:
@@ -313,7 +313,7 @@ def test_an_episode_that_ends_before_it_starts_has_no_negative_share() -> None:
         return [k for k in found if k.name.startswith("time in")]
 
     assert times(moment) == []
-    assert [k[1:] for k in times(half)] == [("0.3 s", "", "under 1\u00a0% of the log, 1 spell")]
+    assert [k[1:] for k in times(half)] == [("0.3 s", "", "under 1% of the log, 1 spell")]
     t = charts.timeline(replace(base, findings=(replace(base.findings[0], episodes=(moment,)),)))
     assert t
     ((a, b),) = t.lanes[0].spans
@@ -396,7 +396,7 @@ def test_a_share_is_of_the_session_that_the_claim_names() -> None:
     base = samples.restarts()  # KV001 holds for 4 x 4,000 s of the 29,760 s of session 3
     verdict = replace(base.verdict, primary="KV001")
     tile = list(facts.key_numbers(replace(base, verdict=verdict)))[-1]
-    assert tile[1:] == ("4 h 26 min", "", "54\u00a0% of session 3, 4 spells")
+    assert tile[1:] == ("4 h 26 min", "", "54% of session 3, 4 spells")
     down = list(facts.key_numbers(base))[-1]  # a server that is down is in no session
     assert (down.name, down.note) == ("time in CRS001", "3 spells")
 

@@ -84,7 +84,7 @@ def test_safe_leaves_an_honest_report_as_it_is() -> None:
         (606.88, "token/s", "606.88 token/s"),
         (4_290.23, "tokens", "4,290.2 tokens"),
         (43.9, "", "43.9"),
-        (4.1, "percent", "4.1 %"),
+        (4.1, "percent", "4.1%"),
         ("auto", "", "auto"),
         (1, "requests", "1 request"),
         (1.0, "tokens", "1 token"),

@@ -231,7 +231,7 @@ def _fewer_retractions(case: Case, held: Held) -> list[Action]:
             "Reserve more KV per running request",
             "schedule-conservativeness",
             proposed,
-            "fewer retractions; throughput within 3 %",
+            "fewer retractions; throughput within 3%",
         )
     capacity = capacity_of(case)
     fits, per_req = capacity.requests_fit, capacity.tokens_per_req
@@ -245,7 +245,7 @@ def _fewer_retractions(case: Case, held: Held) -> list[Action]:
                 f"{fits:,} at {per_req:,.0f} tokens each in today's pool; raise it with the pool",
                 flags.CAP,
                 cap,
-                "about half the retractions at 1 % less throughput",
+                "about half the retractions at 1% less throughput",
                 present,
             )
     if case.signals.session.role == "decode":
