@@ -429,8 +429,15 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
     """Whether the last quote between `at` and `stop` opens a text."""
-    quotes = text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)
-    return any(quote > at and _OPENS.search(text, max(at, quote - 16), quote) for quote in quotes)
+    for quote in (text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)):
+        # The first two are cheaper, and hardly ever true.
+        if (
+            quote > at
+            and text[quote - 1] in b"= \\"
+            and _OPENS.search(text, max(at, quote - 16), quote)
+        ):
+            return True
+    return False
 
 
 def _end_pattern(data: bytes, at: int) -> re.Pattern[bytes]:
