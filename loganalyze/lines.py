@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from http import HTTPStatus
 
 from loganalyze import formats
 from loganalyze.formats import Format
@@ -78,6 +79,9 @@ _LINE_END = r"(?:\\+[nrt])*"
 _QUOTES = frozenset("\"'")
 #: Where a line may go on with a wrapper, behind a value.
 _GLUE = re.compile(r"(?<=[\w,.\])])(?=[A-Za-z\[(])(?<![A-Za-z](?=[A-Za-z]))")
+#: How an access line goes on behind its status: what HTTP calls that.
+_SERVED = re.compile("|".join(rf" {re.escape(status.phrase)}" for status in HTTPStatus))
+_NAMED = re.compile(r"\w")
 #: Before a record that was quoted.
 _QUOTED = "... "
 #: What others put behind the fields of a record: the next cell of a table, names and values.
@@ -207,8 +211,10 @@ class Reader:
             own = start = _own_start(text, done, m.start()) if found else 0
             if start is None or own is None:
                 continue
-            if found and not found[0][3].quote:
-                start = _wrapped_start(text, done, own, _before(text, *found[0][2:]))
+            quoted = bool(found and found[0][3].quote)
+            if found:
+                before = _before(text, *found[0][2:])
+                start = _wrapped_start(text, done, own, before, quoted=quoted)
             prefix = read_prefix(
                 text[start : m.start()],
                 "" if found else text[m.end() :],
@@ -221,11 +227,15 @@ class Reader:
             prefix = self._placed(prefix)
             if prefix is None and fmt.frame == "batch" and echo is None:
                 echo = fmt, m.start()
-            if prefix is None or (found and _QUOTES & set(text[done:start])):
+            if prefix is None or (
+                _QUOTES & set(text[done:start])
+                if found and not (quoted and start < own)
+                else False
+            ):
                 continue
             if found and not self.house.believes(_outer(found[0][3])):
                 continue  # an access line stands before it, whose own style nobody asks for
-            if found and found[0][3].quote:
+            if quoted:
                 prefix = replace(prefix, quote=found[0][3].quote)
             if (
                 start and start == own and "stream" in found[0][3].values
@@ -242,10 +252,16 @@ class Reader:
         if echo and not found:
             return _echoes(*echo, text)
         ends = [f[1] for f in found[1:]] + [len(text)]
-        return [
+        read = [
             _read_record(fmt, text, start, at, end, prefix, text != line)
             for (fmt, start, at, prefix), end in zip(found, ends[: len(found)], strict=True)
         ]
+        first = read[0] if len(read) == 1 else None
+        if first and first.format.name == "access" and first.prefix.chain in ((), (BARE,)):
+            served = _SERVED.match(text, done)
+            if served and served.end() < len(text):  # another writer's line, of any form
+                read += self.read(line[served.end() :])
+        return read
 
     def _unmarked(self, text: str, m: re.Match[str]) -> Prefix | None:
         """Read what stands before a message that nothing sets off from it.
@@ -423,7 +439,7 @@ def _before(text: str, at: int, prefix: Prefix) -> str:
     return text[: text.rfind(prefix.text, 0, at)] if prefix.text else text[:at]
 
 
-def _wrapped_start(text: str, done: int, own: int, before: str) -> int:
+def _wrapped_start(text: str, done: int, own: int, before: str, *, quoted: bool) -> int:
     """Return where the wrapper of a record starts that no line end parts from the one before.
 
     Args:
@@ -431,12 +447,18 @@ def _wrapped_start(text: str, done: int, own: int, before: str) -> int:
         done: where the message before was found.
         own: where the record's own stamp starts.
         before: the wrapper of the line's first record; this one's is alike, or a known one.
+        quoted: whether that is a string's, as a record beside it in the same one cannot have it.
     """
-    if before.strip():
+    if _NAMED.search(before) if quoted else before.strip():
         wide = re.sub(r"[0-9]+", lambda m: f"[0-9]{{{len(m[0])}}}", escape(before))
         for pattern in (escape(before), wide, spread(before)):
             if m := re.compile(rf"(?:{pattern})\Z").search(text, done, own):
-                return m.start()
+                inside = before.startswith("{") and not text[done : m.start()].rstrip().endswith(
+                    "}"
+                )
+                return own if quoted and inside else m.start()
+    if quoted:
+        return own
     for m in _GLUE.finditer(text, max(done, own - MAX_REST), own):
         if _are_wrappers(text, m.end(), own):
             return m.end()

@@ -1047,6 +1047,31 @@ def test_records_of_json_with_nothing_between_them(tmp_path):
     assert frames.batch["queue_req"].to_list() == list(range(200))
 
 
+#: name: record k of a log that nothing parts from the one behind it
+GLUED_RECORDS = {
+    "Docker": lambda k: json.dumps({"log": own(k) + "\n", "stream": "stderr"}),
+    "loguru": lambda k: json.dumps(
+        {"text": f"{utc(0)} | {own(k)}\n", "record": {"message": own(k), "process": {"id": 22026}}}
+    ),
+    "CSV": lambda k: f'{utc(0)}Z,"{own(k)}",gpu-7',
+    "pairs": lambda k: f'level=info msg="{own(k)}" pod=s-0',
+    "promtail": lambda k: f'{utc(0)}Z\t{{app="s", pod="s-0"}}\t{own(k)}',
+}
+SERVED = 'INFO:     10.0.0.7:5 - "POST /generate HTTP/1.1" 200 OK'
+
+
+@pytest.mark.parametrize("record", GLUED_RECORDS.values(), ids=GLUED_RECORDS)
+@pytest.mark.parametrize("every", [2, 5, 59])
+def test_records_of_any_form_glued_to_another(record, every, tmp_path):
+    """To an access line, or to one of their own kind."""
+    own_kind = "".join(record(k) + "\n" * (k % every != 0) for k in range(60)) + "\n"
+    access = "".join(SERVED * (k % every == 0) + record(k) + "\n" for k in range(60))
+    for text in (own_kind, access):
+        frames, coverage, _ = read(tmp_path, text)
+        assert frames.batch["queue_req"].to_list() == list(range(60))
+        assert coverage.lines_unrecognised == 0
+
+
 #: What collectors, terminals and hands leave of a line, or put around it.
 CUTS = {
     "cut": lambda line: line[:160],
@@ -1241,3 +1266,40 @@ def test_two_records_with_labels_in_quotes_and_no_line_end_between(tmp_path):
     assert frames.batch["queue_req"].to_list() == list(range(60))
     assert frames.batch["stream"].to_list() == ["s-0", "s-1"] * 30
     assert coverage.lines_unrecognised == coverage.lines_partial == 0
+
+
+@pytest.mark.parametrize("kept", ["errors", "all"])
+@pytest.mark.parametrize("end", ["=", 'x="', "answer: x='", "data:image/png;base64,AAAA=="])
+def test_a_string_that_ends_in_an_equals_sign_opens_no_prompt(end, kept, tmp_path):
+    """Below such a request, and the next, stand lines of the log, and of others."""
+    calls = (
+        f"GenerateReqInput(rid='a', sampling_params={{'n': 1, 'stop': [{end!r}]}}, stream=True)",
+        f"GenerateReqInput(text={end!r}, stream=True)",
+    )
+    event = json.dumps({"timestamp": utc(0), "event": "request.received", "obj": {"text": end}})
+    lines = [
+        line
+        for k in range(60)
+        for line in (
+            f"[{at(k)}] Receive: obj={calls[k % 2]}",
+            own(k),
+            f"[{at(k)}] {event}",
+            f"f({end!r}, 'model': 'm'}}",
+        )
+    ]
+    frames, _, _ = read(tmp_path, "\n".join(lines) + "\n", kept)
+    assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+FAKES = {
+    "a cell": lambda k: f'{utc(0)}Z,"{own(k)}","{own(900)}"',
+    "a cell of cells": lambda k: f'{utc(0)}Z,"{own(k)}","{utc(0)}Z,""{own(900)}"""',
+    "an object": lambda k: json.dumps({"msg": own(k), "request": {"msg": own(900)}}),
+    "pairs": lambda k: f'msg="{own(k)}" prompt="{own(900)}"',
+}
+
+
+@pytest.mark.parametrize("record", FAKES.values(), ids=FAKES)
+def test_what_stands_beside_a_record_in_its_own_object_or_row_is_no_record(record, tmp_path):
+    frames, _, _ = read(tmp_path, "".join(record(k) + "\n" for k in range(60)))
+    assert frames.batch["queue_req"].to_list() == list(range(60))
