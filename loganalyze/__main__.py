@@ -16,9 +16,9 @@ def run() -> None:
     # once more at the end, is a tenth of the time that a small log takes.
     gc.set_threshold(20_000, 20, 50)
     atexit.register(gc.freeze)
-    # Frames are small, and what is read next is searched beside them. Each further thread holds
-    # memory of its own: with the 64 of a large machine a long log takes half as much again.
-    os.environ.setdefault("POLARS_MAX_THREADS", "2")
+    # Frames are small, and what is read next is searched beside them: to hand work to a second
+    # thread of Polars' costs more than it does. Each holds memory of its own, too.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
         from loganalyze.cli import main
 

@@ -468,8 +468,8 @@ def _wrapped_start(text: str, done: int, own: int, before: str, *, quoted: bool)
 def _are_wrappers(text: str, at: int, stop: int) -> bool:
     """Whether known wrappers of lines, and nothing else, stand between two places."""
     while at < stop:
-        found = (w.pattern.match(text, at) for w in formats.wrappers() if w.transport)
-        ends = [m.end() for m in found if m and at < m.end() <= stop]
+        found = formats.wrappers_at(text, at, transport=True)
+        ends = [m.end() for _, m in found if m.end() <= stop]
         if not ends:
             return False
         at = ends[0]

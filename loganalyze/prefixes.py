@@ -451,14 +451,11 @@ def unwrap(line: str) -> tuple[str | None, str]:
     """
     told, pos = list[str](), 0
     while pos < len(line) and not line.startswith('{"', pos):
-        for wrapper in formats.wrappers():
-            m = wrapper.pattern.match(line, pos) if wrapper.transport else None
-            if m and m.end() > pos:
-                told += [stream] if (stream := m.groupdict().get("stream")) else []
-                pos = m.end()
-                break
-        else:
+        _, m = next(formats.wrappers_at(line, pos, transport=True), (None, None))
+        if m is None:
             break
+        told += [stream] if (stream := m.groupdict().get("stream")) else []
+        pos = m.end()
     text = line[pos:]
     while text.startswith("{"):
         try:
@@ -722,9 +719,8 @@ def _read_wrappers(found: _Found) -> None:
     """Read the known wrappers where the prefix was read up to."""
     text = found.text
     while found.pos < len(text):
-        for wrapper in formats.wrappers():
-            m = wrapper.pattern.match(text, found.pos)
-            if m and m.end() > found.pos and not (wrapper.loose and _PROSE.search(m[0])):
+        for wrapper, m in formats.wrappers_at(text, found.pos):
+            if not (wrapper.loose and _PROSE.search(m[0])):
                 break
         else:
             return

@@ -248,15 +248,12 @@ def _wrappers(text: bytes) -> tuple[list[_Part], int]:
     """Return the known wrappers at the start of a text, and where they end."""
     parts, at, said = list[_Part](), 0, text.decode("latin-1")
     while at < len(said):
-        for wrapper in formats.wrappers():
-            m = wrapper.pattern.match(said, at) if wrapper.transport else None
-            if m and m.end() > at:
-                tokens = list(_TOKEN.finditer(text[at : m.end()]))
-                parts.append(_Part(wrapper.pattern, m.groupdict().get("stream"), tokens))
-                at = m.end()
-                break
-        else:
+        _, m = next(formats.wrappers_at(said, at, transport=True), (None, None))
+        if m is None:
             break
+        tokens = list(_TOKEN.finditer(text[at : m.end()]))
+        parts.append(_Part(m.re, m.groupdict().get("stream"), tokens))
+        at = m.end()
     return parts, at
 
 
@@ -278,8 +275,8 @@ def _around(before: bytes, first: bytes) -> list[_Part]:
     """
     parts, at, said = list[_Part](), 0, before.decode("latin-1")
     while at < len(said):
-        found = (w.pattern.match(said, at) for w in formats.wrappers() if w.loose or w.transport)
-        m = next((m for m in found if m and m.end() > at), None)
+        found = formats.wrappers_at(said, at)
+        m = next((m for w, m in found if w.loose or w.transport), None)
         if m is None:
             break
         parts.append(_Part(m.re, m.groupdict().get("stream"), []))

@@ -316,8 +316,7 @@ class Redactor:
             return value
         head, pos = [], 0
         while pos < len(value):
-            found = (w.pattern.match(value, pos) for w in formats.wrappers() if w.transport)
-            match = next((m for m in found if m and m.end() > pos), None)
+            _, match = next(formats.wrappers_at(value, pos, transport=True), (None, None))
             if match is None:
                 break
             head.append(self._wrapper(match))

@@ -240,19 +240,12 @@ def build(data: SessionData) -> Signals:
     found = timeline.of(data)
     longest = max((float(one.lines["t"][-1]) for one in found), default=0.0)
     step_s = float(max(1, math.ceil(longest * len(found) / MAX_CELLS)))
-    if len(found) == 1 and capacity.step_model:  # that of the session is the only rank's
-        models: list[StepModel | None] = [capacity.step_model]
-    else:
-        models = [steps.fit_timeline(one, capacity.bytes_per_token) for one in found]
-    ranks = tuple(
-        _rank(data, one, step_s, capacity, model) for one, model in zip(found, models, strict=True)
-    )
+    ranks = tuple(_rank(data, one, step_s, capacity) for one in found)
     return Signals(data, ranks, capacity)
 
 
-def _rank(
-    data: SessionData, one: Timeline, step_s: float, capacity: Capacity, model: StepModel | None
-) -> Rank:
+def _rank(data: SessionData, one: Timeline, step_s: float, capacity: Capacity) -> Rank:
+    model = steps.fit_timeline(one, capacity.bytes_per_token)
     lines = _with_ratio(one.lines, data, one)
     lines = _with_admitted(lines, one.chunk)
     lines = _with_model(lines, model, one.interval, _mixes(lines, data))

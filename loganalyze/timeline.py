@@ -106,7 +106,7 @@ class Gap:
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Timeline:
     """The lines of one DP rank (the only one where there is no data parallelism).
 

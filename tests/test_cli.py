@@ -144,9 +144,9 @@ def test_no_command_and_an_unknown_command():
     assert "chekc" in result.stderr
 
 
-@pytest.mark.parametrize(("asked", "given"), [(None, "2"), ("1", "1")])
-def test_a_large_machine_takes_no_more_memory(asked, given):
-    """Each thread of Polars holds memory of its own, and it would start one for each core."""
+@pytest.mark.parametrize(("asked", "given"), [(None, "1"), ("3", "3")])
+def test_polars_takes_one_thread_unless_more_are_asked_for(asked, given):
+    """Each holds memory of its own, and Polars would start one for each core."""
     code = (
         "import atexit, os, sys\nfrom loganalyze.__main__ import run\n"
         "atexit.register(lambda: print(os.environ['POLARS_MAX_THREADS']))\n"

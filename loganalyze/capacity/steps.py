@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -62,6 +63,9 @@ _ROUNDING = 1e-9
 
 _UNKNOWNS = ("t0", "a", "b", "p0", "p1")
 
+#: Models that were fitted, by rank and prior: the session asks for them, and then each rank.
+_FITTED: WeakKeyDictionary[Timeline, dict[float | None, StepModel | None]] = WeakKeyDictionary()
+
 
 def fit(data: SessionData, bytes_per_token: float | None = None) -> StepModel | None:
     """Return the step model of the session's rank with most decode lines, or None.
@@ -87,6 +91,13 @@ def fit_timeline(one: Timeline, bytes_per_token: float | None = None) -> StepMod
         one: the rank.
         bytes_per_token: KV bytes per token and GPU, for the prior on b; None for no prior.
     """
+    fitted = _FITTED.setdefault(one, {})
+    if bytes_per_token not in fitted:
+        fitted[bytes_per_token] = _fit(one, bytes_per_token)
+    return fitted[bytes_per_token]
+
+
+def _fit(one: Timeline, bytes_per_token: float | None) -> StepModel | None:
     rows = _clean(one)
     if rows.height < MIN_LINES:
         return None
@@ -233,7 +244,7 @@ def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, flo
     """Solve the weighted least squares with no unknown below zero.
 
     Exact: of the (at most 31) subsets of unknowns whose free solution is non-negative, the one
-    that explains most.
+    that explains most. None explains more than all of them.
     """
     best: dict[str, float] = dict.fromkeys(names, 0.0)
     best_gain = 0.0
@@ -243,6 +254,8 @@ def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, flo
             values = _solve(_matrix(subset, sums), right)
             if values is None or min(values) < 0:
                 continue
+            if count == len(names):
+                return dict(zip(subset, values, strict=True))
             gain = sum(v * r for v, r in zip(values, right, strict=True))
             if gain > best_gain * (1 + _ROUNDING):
                 best_gain = gain

@@ -293,6 +293,32 @@ def wrappers() -> tuple[Wrapper, ...]:
     )
 
 
+#: What most lines of most logs begin with, and no wrapper does.
+_OWN_STAMP = re.compile(
+    r"\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\](?: |$)"
+)
+
+
+def wrappers_at(
+    text: str, pos: int, *, transport: bool = False
+) -> Iterator[tuple[Wrapper, re.Match[str]]]:
+    """Yield the wrappers that stand at a place in a text, each with its match.
+
+    Args:
+        text: a line, or what stands before its message.
+        pos: the place.
+        transport: whether only those are wanted that stand before every line.
+    """
+    if _OWN_STAMP.match(text, pos):
+        return
+    for wrapper in wrappers():
+        if transport and not wrapper.transport:
+            continue
+        m = wrapper.pattern.match(text, pos)
+        if m and m.end() > pos:
+            yield wrapper, m
+
+
 @cache
 def behind() -> re.Pattern[str]:
     """Return a pattern for what other programs put behind a line."""

@@ -108,8 +108,6 @@ class Pool:
         self._settings, self._jobs = settings, jobs
         self._memory = memory - OWN_BYTES
         self._stillborn = 0
-        share, most = max(1, cores() // jobs), os.environ.get("POLARS_MAX_THREADS", "")
-        self._threads = str(min(share, int(most)) if most.isdecimal() else share)
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Pool:
@@ -218,7 +216,7 @@ class Pool:
         counter = self._context.RawValue("q", 0)  # of one writer: needs no lock
         self._counters.append(counter)
         before = os.environ.get("POLARS_MAX_THREADS")
-        os.environ["POLARS_MAX_THREADS"] = self._threads
+        os.environ["POLARS_MAX_THREADS"] = before or "1"  # the processes share the cores
         share = self._memory if alone else self._memory // self._jobs
         process = self._context.Process(
             target=_work, args=(theirs, self._settings, counter, share), daemon=True

@@ -37,11 +37,11 @@ def _left_over(
     if isinstance(present, float) and total:
         proposed = memory.higher_fraction(present, spare, total, highest) or present
         spare = min(spare, (proposed - present) * total)
-    effect, change = "", predict.Change()
+    effect, gain = "", None
     if cell and n:
         more = memory.tokens_in(spare, cell)
-        change = predict.Change(pool=1 + more / n)
-        hold = f"{more:,} more tokens (+{more / n:.0%} KV){_gain(load, change)}"
+        gain = _estimate(load, predict.Change(pool=1 + more / n))
+        hold = f"{more:,} more tokens (+{more / n:.0%} KV){_said(gain)}"
         effect = f"{spare:.1f} GiB hold {hold}"
         if proposed is None:
             # What one step gives is not known: the sum must not read as its effect.
@@ -62,7 +62,7 @@ def _left_over(
         proposed if proposed is not None else one_step_up(case),
         effect,
     )
-    return (found, []) if gains(_estimate(load, change) if effect else None) else ([], found)
+    return (found, []) if gains(gain) else ([], found)
 
 
 def _solved_total(case: Case) -> float | None:
@@ -94,14 +94,14 @@ def more_room(case: Case, held: Held) -> list[Action]:
         and "float8" not in stored
         and "fp8" not in stored
     ):
-        change = predict.Change(pool=2.0, kv_bytes=0.5)
-        into = out if gains(_estimate(load, change)) else useless
+        gain = _estimate(load, predict.Change(pool=2.0, kv_bytes=0.5))
+        into = out if gains(gain) else useless
         into += act(
             case,
             "Store KV in fp8, after checking accuracy and that the attention backend supports it",
             "kv-cache-dtype",
             "fp8_e4m3",
-            f"twice the KV tokens{_gain(load, change)}",
+            f"twice the KV tokens{_said(gain)}",
         )
     if _is_mla(case) and not case.arg("enable_dp_attention") and _int(case.arg("tp_size")) > 1:
         tp = _int(case.arg("tp_size"))
@@ -133,10 +133,9 @@ def _estimate(load: predict.Load | None, change: predict.Change) -> Estimate | N
     return predict.estimate(load, change) if load is not None and load.model else None
 
 
-def _gain(load: predict.Load | None, change: predict.Change) -> str:
-    """Say the predicted throughput factor of a change, with its range."""
-    x = _estimate(load, change)
-    return f", {gain_text(x)}" if x else ""
+def _said(gain: Estimate | None) -> str:
+    """Say a predicted throughput factor with its range, if there is one."""
+    return f", {gain_text(gain)}" if gain else ""
 
 
 def _is_mla(case: Case) -> bool:

@@ -63,11 +63,12 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     if case.signals.session.role == "prefill":
         raise NotApplicable("a PD prefill server keeps no running requests")
     others = ("KV010", "PRE001")
+    warming = {id(rank): _warming(rank, limits) for rank in case.ranks}
     found = hold(
         case.ranks,
         lambda rank: [
             s
-            for s in _warming(rank, limits)
+            for s in warming[id(rank)]
             if outside(case, rank, *others)[s[0] : s[1]].mean() == 1
         ],
     )
@@ -75,7 +76,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
         return Clear("running requests held as many tokens at the start as later")
     worst = found[0]
     longest = max(worst.spans, key=lambda span: span[1] - span[0])
-    after = Held(worst.rank, [_warming(worst.rank, limits)[longest]])
+    after = Held(worst.rank, [warming[id(worst.rank)][longest]])
     settled = as_float(_per_request(worst.rank).filter(after.mask).median(), 0.0)
     alike = after.decode.with_columns(
         _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
@@ -151,8 +152,13 @@ def _warming(rank: Rank, limits: Limits) -> dict[Span, Span]:
     windows from where it begins, or of what lies before the next change.
     """
     a, passed = _per_request(rank), _windows(rank, limits)
+    levels = _before_and_after(rank, a, passed, limits)
     # A mix that becomes shorter is no warm-up, and bounds the level before it.
-    changes = [c for way in (a, 1 / a) for c in _mix_changes(rank, way, passed, limits)]
+    changes = [
+        change
+        for way, (before, after) in ((a, levels), (1 / a, [1 / level for level in levels]))
+        for change in _mix_changes(rank, way, passed, before, after, limits)
+    ]
     begins = sorted({0, *changes})
     # Without prefill lines nobody knows how long requests live.
     lives = as_float(rank.grid["started"].sum(), 0.0) > 0
@@ -172,7 +178,14 @@ def _warming(rank: Rank, limits: Limits) -> dict[Span, Span]:
     return out
 
 
-def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) -> list[int]:
+def _mix_changes(
+    rank: Rank,
+    a: pl.Series,
+    passed: pl.Series,
+    before: pl.Series,
+    after: pl.Series,
+    limits: Limits,
+) -> list[int]:
     """Return the cells at which tokens per request begin to rise to a new, lasting level.
 
     Waves of requests that finish together make tokens per request swing, so the levels before and
@@ -183,18 +196,12 @@ def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) ->
     size = rank.cells(limits["settle_s"])
     if a.len() < 2 * size:
         return []
-    frame = pl.DataFrame({"at": (passed * _PARTS).cast(pl.Int64), "a": a})
-    before = _window(frame).shift(1)
-    ends = frame.reverse().with_columns(at=frame["at"][-1] - pl.col("at"))
-    after = _window(ends).reverse()
-    known = (before["known"] >= size // 2) & (after["known"] >= size // 2)
-    ratio = (after["level"] / before["level"]).set(~known.fill_null(False), 0.0)
-    ratio = ratio.fill_nan(0.0).fill_null(0.0)
+    ratio = (after / before).fill_nan(0.0).fill_null(0.0)
     half = a.rolling_mean(rank.cells(30), min_samples=1, center=True)
     out: list[int] = []
     for first, end in joined(spans(ratio >= limits["rise"]), size // 2):
         top = first + int(ratio[first:end].arg_max() or 0)
-        level, back = float(before["level"][top]), _ahead(passed, top, -1.0)
+        level, back = float(before[top]), _ahead(passed, top, -1.0)
         halfway = (half[top:] >= level * math.sqrt(ratio[top])).fill_null(False)
         rise = half[back : top + 1 + int(halfway.arg_max() or 0)]
         still = spans((rise <= level).fill_null(True))
@@ -202,8 +209,10 @@ def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) ->
         # The old level must have stood: the start's own climb is no change of the mix.
         stood = passed[begin] - passed[out[-1] if out else 0]
         lasting = as_float(a[begin : _ahead(passed, begin, 1.0)].median(), 0.0)
-        if stood >= _STOOD and lasting > before["crest"][begin]:
-            out.append(begin)
+        if stood >= _STOOD:
+            waves = a[_ahead(passed, begin - 1, -1.0) : begin]
+            if lasting > as_float(waves.quantile(_CREST), math.inf):
+                out.append(begin)
     return out
 
 
@@ -211,11 +220,18 @@ def _mix_changes(rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits) ->
 _PARTS = 1_000_000
 
 
-def _window(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return of the window that ends with each cell the level, its crest and its known cells."""
+def _before_and_after(
+    rank: Rank, a: pl.Series, passed: pl.Series, limits: Limits
+) -> list[pl.Series]:
+    """Return the levels of the windows before and after each cell; null where few are known."""
+    frame = pl.DataFrame({"at": (passed * _PARTS).cast(pl.Int64), "a": a})
+    ends = frame.reverse().with_columns(at=frame["at"][-1] - pl.col("at"))
+    least = rank.cells(limits["settle_s"]) // 2
+    return [_level(frame, least).shift(1), _level(ends, least).reverse()]
+
+
+def _level(rows: pl.DataFrame, least: int) -> pl.Series:
+    """Return the median of the window that ends with each cell; null with fewer known cells."""
     a, size = pl.col("a"), f"{_PARTS}i"
-    return rows.select(
-        level=a.rolling_median_by("at", size),
-        crest=a.rolling_quantile_by("at", size, quantile=_CREST),
-        known=a.is_not_null().cast(pl.Int64).rolling_sum_by("at", size),
-    )
+    known = a.is_not_null().cast(pl.Int64).rolling_sum_by("at", size)
+    return rows.select(pl.when(known >= least).then(a.rolling_median_by("at", size))).to_series()
