@@ -19,6 +19,9 @@ from loganalyze.signals import Rank
 Span = tuple[int, int]
 
 
+_NO, _YES = pl.Series("in", [False]), pl.Series("in", [True])
+
+
 def spans(mask: pl.Series) -> list[Span]:
     """Return the stretches of cells in which `mask` is true; null counts as false."""
     if mask.is_empty() or not mask.any():
@@ -82,13 +85,11 @@ def overlap(a: Sequence[Span], b: Sequence[Span]) -> int:
 
 def mask_of(found: Sequence[Span], height: int) -> pl.Series:
     """Return the boolean series that is true within the spans."""
-    parts: list[pl.Series] = []
-    at = 0
-    for first, end in [*found, (height, height)]:
-        parts.append(pl.repeat(False, first - at, eager=True, dtype=pl.Boolean))
-        parts.append(pl.repeat(True, end - first, eager=True, dtype=pl.Boolean))
+    parts, at = [_NO.clear()], 0
+    for first, end in found:
+        parts += [_NO.new_from_index(0, first - at), _YES.new_from_index(0, end - first)]
         at = end
-    return pl.concat(parts).alias("in")
+    return pl.concat([*parts, _NO.new_from_index(0, height - at)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +169,12 @@ def episode(rank: Rank, span: Span) -> Episode:
 
 def between(rank: Rank, first: int, last: int) -> Episode:
     """Return the episode from one line of the rank to another, by their rows."""
-    rows = rank.lines.select("source", "line_no", "time")
-    source, first_line, start = rows.row(first)
-    last_source, last_line, end = rows.row(last)
+    (source, last_source), (line, last_line), (start, end) = (
+        (column[first], column[last])
+        for column in map(rank.lines.get_column, ("source", "line_no", "time"))
+    )
     other = last_source if last_source != source else None
-    return Episode(start, end, first_line, last_line, rank.label, source, other)
+    return Episode(start, end, line, last_line, rank.label, source, other)
 
 
 def episodes(rank: Rank, found: Sequence[Span]) -> list[Episode]:

@@ -113,6 +113,11 @@ class Rank:
         return self.grid.select(expr.alias("x"))["x"]
 
     @cached_property
+    def places(self) -> pl.Series:
+        """Numbers that are in the order of the lines; see `timeline.places`."""
+        return timeline.places(self.lines, self.lines)
+
+    @cached_property
     def never(self) -> pl.Series:
         """False in each cell."""
         return pl.Series([False]).new_from_index(0, self.grid.height)

@@ -20,7 +20,7 @@ only where the log does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from weakref import WeakKeyDictionary
 
@@ -177,25 +177,28 @@ def _robust(
     The errors are the standard errors that the lines alone leave, in seconds per request and
     per token; infinite if they do not tell it.
     """
-    scaled = rows.select((pl.col(name) / pl.col("dt")).alias(name) for name in _UNKNOWNS)
+    scaled = {name: rows[name] / rows["dt"] for name in _UNKNOWNS}
     # Unit columns keep the small system well conditioned.
-    largest = scaled.select(pl.col(*_UNKNOWNS).abs().max()).row(0, named=True)
-    size = {name: as_float(value, 0.0) for name, value in largest.items()}
+    size = {name: as_float(values.abs().max(), 0.0) for name, values in scaled.items()}
     used = [name for name in _UNKNOWNS if size[name]]
-    scaled = scaled.select((pl.col(name) / size[name]).alias(name) for name in used)
-    weight = pl.repeat(1.0, rows.height, eager=True).alias("w")
+    columns = {name: scaled[name] / size[name] for name in used}
+    products = _products(columns)
+    ones = pl.Series([1.0]).new_from_index(0, rows.height)
+    weight = ones
     solution = dict.fromkeys(used, 0.0)
     spread, sums = _FIRST_SPREAD, {}
     for _ in range(_ROUNDS):
-        sums = _sums(scaled.hstack([weight]), used)
+        sums = {of: as_float(product.dot(weight), 0.0) for of, product in products.items()}
         b = prior * size["b"] if prior and "b" in used else None
         informed = _with_prior(sums, b, margin, spread)
         before, solution = solution, _non_negative(used, informed)
-        modelled = pl.sum_horizontal(pl.col(name) * solution[name] for name in used)
-        residual = scaled.select(r=(1.0 - modelled).abs())
-        spread = 1.4826 * as_float(residual["r"].median(), 0.0)
+        residual = ones
+        for name in used:
+            residual = residual - columns[name] * solution[name]
+        residual = residual.abs()
+        spread = 1.4826 * as_float(residual.median(), 0.0)
         limit = max(_HUBER_SD * spread, 1e-9)
-        weight = residual.select(w=pl.min_horizontal(1.0, limit / pl.col("r").clip(1e-12)))["w"]
+        weight = ones.zip_with(residual <= limit, limit / residual)
         if all(abs(solution[n] - before[n]) <= 1e-6 * (abs(solution[n]) + 1e-9) for n in used):
             break
     errors = dict.fromkeys(("a", "b"), math.inf)
@@ -208,14 +211,16 @@ def _robust(
     return values, spread, errors
 
 
-def _sums(rows: pl.DataFrame, names: Sequence[str]) -> dict[str, float]:
-    """Return the weighted sums of products: "p q" of two unknowns, "p" with the measured 1."""
-    w = pl.col("w")
-    pairs = [(p, q) for i, p in enumerate(names) for q in names[i:]]
-    return rows.select(
-        *((pl.col(p) * pl.col(q) * w).sum().alias(f"{p} {q}") for p, q in pairs),
-        *((pl.col(p) * w).sum().alias(p) for p in names),
-    ).row(0, named=True)
+def _products(columns: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
+    """Return the products whose weighted sums are needed: "p q" of two unknowns, "p" of one.
+
+    Each is of one more factor, the measured 1.
+    """
+    names = list(columns)
+    return {
+        **{f"{p} {q}": columns[p] * columns[q] for i, p in enumerate(names) for q in names[i:]},
+        **columns,
+    }
 
 
 def _with_prior(

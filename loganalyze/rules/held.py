@@ -342,29 +342,30 @@ def outside(case: Case, rank: Rank, *codes: str) -> pl.Series:
     found = [case.earlier[code] for code in codes if code in case.earlier]
     if not found:
         return out
-    lines = rank.lines
-    at = lines.select("t", place=timeline.places(lines, lines))
-    for finding in found:
-        for one in finding.episodes:
-            if one.rank not in (None, rank.label):
-                continue
-            first = one.source or lines["source"][0]
-            ends = pl.DataFrame(
-                {
-                    "source": [first, one.last_source or first],
-                    "line_no": [one.first_line, one.last_line],
-                },
-                schema_overrides={"line_no": lines["line_no"].dtype},
-            )
-            start, stop = timeline.places(lines, ends)
-            inside = at.filter(pl.col("place") >= start) if start is not None else at.clear()
-            if stop is not None:  # else it ends in a log in which this rank printed nothing
-                inside = inside.filter(pl.col("place") <= stop)
-            if inside.height:
-                t = inside["t"]
-                begin, end = int(t[0] / rank.step_s), int(t[-1] / rank.step_s) + 1
-                out = out & ~eps.mask_of([(begin, end)], out.len())
-    return out
+    lines, t = rank.lines, rank.lines["t"]
+    ends = [
+        (source, line_no)
+        for finding in found
+        for one in finding.episodes
+        if one.rank in (None, rank.label)
+        for source in (one.source or lines["source"][0],)
+        for source, line_no in (
+            (source, one.first_line),
+            (one.last_source or source, one.last_line),
+        )
+    ]
+    schema = {name: lines[name].dtype for name in ("source", "line_no")}
+    places = timeline.places(lines, pl.DataFrame(ends, schema, orient="row"))
+    inside = list[Span]()
+    for start, stop in zip(places[::2], places[1::2], strict=True):
+        if start is None:
+            continue
+        first, last = int(rank.places.search_sorted(start)), lines.height - 1
+        if stop is not None:  # else it ends in a log in which this rank printed nothing
+            last = int(rank.places.search_sorted(stop, "right")) - 1
+        if first <= last:
+            inside.append((int(t[first] / rank.step_s), int(t[last] / rank.step_s) + 1))
+    return out & ~eps.mask_of(eps.joined(sorted(inside), 0), out.len())
 
 
 def others_busy(case: Case, rank: Rank, start: float, end: float) -> bool:

@@ -67,9 +67,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     found = hold(
         case.ranks,
         lambda rank: [
-            s
-            for s in warming[id(rank)]
-            if outside(case, rank, *others)[s[0] : s[1]].mean() == 1
+            s for s in warming[id(rank)] if outside(case, rank, *others)[s[0] : s[1]].mean() == 1
         ],
     )
     if not found:
