@@ -44,7 +44,7 @@ def add_columns(batch: pl.DataFrame) -> pl.DataFrame:
         `cache_hit_rate`: cached / (cached + new) tokens of a prefill row; null if no tokens.
     """
     prompt = pl.col("cached_token") + pl.col("new_token")
-    return batch.with_columns(
+    return batch.with_columns_seq(
         kv_usage=pl.max_horizontal(*POOLS),
         rate_per_req=pl.when((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).then(
             pl.col("gen_throughput") / pl.col("running_req")

@@ -58,7 +58,7 @@ class Marker:
 
     def mark(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the chunk with `duplicate` set; rows and order stay."""
-        new = table.select(
+        new = table.select_seq(
             "session",
             "dp_rank",
             pl.col("time").dt.truncate("1s").alias("second"),
@@ -71,13 +71,13 @@ class Marker:
         )
         buckets = new["bucket"].unique().sort().to_list()
         known = [self._seen[b] for b in buckets if b in self._seen]
-        rows = pl.concat([*known, new]).with_columns(
+        rows = pl.concat([*known, new]).with_columns_seq(
             nth=pl.int_range(pl.len()).over(*_RECORD, "rank") // pl.col("copies")
         )
         later = pl.int_range(pl.len()).over(*_RECORD, "nth") > 0
         self._remember(new, buckets)
-        return table.with_columns(
-            rows.select(duplicate=later)["duplicate"].tail(table.height).alias("duplicate")
+        return table.with_columns_seq(
+            rows.select_seq(duplicate=later)["duplicate"].tail(table.height).alias("duplicate")
         )
 
     def _remember(self, new: pl.DataFrame, buckets: list[int]) -> None:
@@ -101,10 +101,10 @@ def _other_ranks(table: pl.DataFrame) -> list[str]:
 def possible(table: pl.DataFrame) -> bool:
     """Whether some DP rank's rows come from more than one TP, PP or CP rank."""
     others = _other_ranks(table)
-    if table.select(others).n_unique() == 1:
+    if table.select_seq(others).n_unique() == 1:
         return False
-    each = table.select("session", "dp_rank")
-    return table.select("session", "dp_rank", *others).n_unique() > each.n_unique()
+    each = table.select_seq("session", "dp_rank")
+    return table.select_seq("session", "dp_rank", *others).n_unique() > each.n_unique()
 
 
 def mark(
@@ -118,7 +118,7 @@ def mark(
         n_copies: how often each line stands in the log.
     """
     if n_copies == 1 and not possible(table):
-        return table.with_columns(duplicate=pl.lit(False))
+        return table.with_columns_seq(duplicate=pl.lit(False))
     copies = dict.fromkeys(table["source"].unique(), n_copies)
     return Marker(columns, several_files=True, copies=copies).mark(table)
 
@@ -134,7 +134,7 @@ def copies(batch: pl.DataFrame) -> int:
     A rank that decodes several times in a second does not print the same throughput again and
     again, nor each so many times.
     """
-    lines = compared(batch).select(_LINE)
+    lines = compared(batch).select_seq(_LINE)
     times = lines.group_by(pl.all()).len()["len"].sort()
     if len(times) < _FEWEST:
         return 1

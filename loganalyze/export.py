@@ -101,19 +101,19 @@ def write(
             part = redactor.frame(schema.conform(chunk, declared).filter(keep))
             if predicate is not None:
                 part = part.filter(predicate)
-            part = part.select(with_columns) if with_columns else part
+            part = part.select_seq(with_columns) if with_columns else part
             yield from part.iter_slices(_SLICE)  # a sink holds several at once
 
     lazy = register_io_source(rows, schema=schema.dtypes(declared))
     if columns:
-        lazy = lazy.select(*dict.fromkeys(columns))
+        lazy = lazy.select_seq(*dict.fromkeys(columns))
     try:
         if form == "parquet":
             lazy.sink_parquet(target)
         elif form == "csv":
-            lazy.with_columns(csv_text(), times()).sink_csv(target)
+            lazy.with_columns_seq(csv_text(), times()).sink_csv(target)
         else:
-            lazy.with_columns(readable(), times()).sink_ndjson(target)
+            lazy.with_columns_seq(readable(), times()).sink_ndjson(target)
     except pl.exceptions.ComputeError as error:
         # How Polars says that the disk is full, for some forms.
         if told := re.search(r"([^:]+) \(os error (\d+)\)", str(error)):

@@ -157,7 +157,7 @@ def _nothing_left(sessions: Sequence[SessionData]) -> str:
         {
             rank
             for s in sessions
-            for rank in s.batch.select(derive.rank_text()).to_series().unique()
+            for rank in s.batch.select_seq(derive.rank_text()).to_series().unique()
             if rank
         }
     )

@@ -120,7 +120,7 @@ class Rows:
             values: what `read_layout` made of the lines.
         """
         fixed = [e for name, e in _fixed(layout).items() if name not in values.columns]
-        rows = place.hstack(values).with_columns(fixed)
+        rows = place.hstack(values).with_columns_seq(fixed)
         self._parts[layout.format.frame].append(rows)
         self._yearless |= _lacks_year(layout.clock)
         self._count(layout.format.kind, len(rows), layout.partial)
@@ -166,8 +166,8 @@ class Rows:
             texts = pl.DataFrame(
                 rows, schema={n: pl.Int64 if n in places else pl.String for n in names}
             )
-            typed = texts.select(*places, *_values(frame, set(names) - places, form))
-            self._parts[frame].append(typed.with_columns(_dated(form)))
+            typed = texts.select_seq(*places, *_values(frame, set(names) - places, form))
+            self._parts[frame].append(typed.with_columns_seq(_dated(form)))
         self._read = {}
         if not any(self._parts.values()):
             return None
@@ -211,7 +211,7 @@ def read_layout(layout: Layout, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.S
     groups = lines["text"].str.extract_groups(layout.pattern).struct.unnest()
     groups.columns = list(layout.columns)
     first = groups.to_series(0)
-    return groups.select(_typed(layout)), first.is_not_null() if first.null_count() else None
+    return groups.select_seq(_typed(layout)), first.is_not_null() if first.null_count() else None
 
 
 def _read_cells(
@@ -222,7 +222,7 @@ def _read_cells(
     checks = [values.drop_in_place(name) for name in values.columns if name.startswith("is ")]
     head = values.drop_in_place("head")
     if repairs := [fix for column in values for fix in _repairs(column)]:  # hardly ever
-        values = values.with_columns(repairs)
+        values = values.with_columns_seq(repairs)
     checks += [value.is_not_null() for value in values if value.null_count()]
     same = head == cells.head
     if not cells.ranks:
@@ -231,7 +231,7 @@ def _read_cells(
         ranks = head.str.extract_groups(cells.head_pattern).struct.unnest()
         ranks.columns = list(cells.ranks)
         checks.append(ranks.to_series(0).is_not_null())
-        values = values.hstack(ranks.select(_values(layout.format.frame, cells.ranks, None)))
+        values = values.hstack(ranks.select_seq(_values(layout.format.frame, cells.ranks, None)))
     doubts = [check for check in checks if not check.all()]
     return values, reduce(and_, doubts) if doubts else None
 
@@ -366,7 +366,7 @@ def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
     Writers are a few seconds out of step, so that around midnight it also jumps forth.
     """
     timed = [
-        p.filter(pl.col("time").is_not_null()).select("line_no", "time")
+        p.filter(pl.col("time").is_not_null()).select_seq("line_no", "time")
         for p in parts
         if p["time_has_date"][0] is False
     ]
@@ -379,7 +379,7 @@ def _days(parts: list[pl.DataFrame], clock: Clock) -> pl.DataFrame | None:
     turns = (step < -_FALL_S).cast(pl.Int32) - (step > _JUMP_S).cast(pl.Int32)
     day = (turns.cum_sum() + clock.day).clip(lower_bound=0)
     clock.day, clock.last_s = int(day[-1]), int(seconds[-1])
-    return stamps.select("line_no", day=day).unique("line_no", keep="first")
+    return stamps.select_seq("line_no", day=day).unique("line_no", keep="first")
 
 
 def _in_year(until: datetime) -> pl.Expr:
@@ -417,13 +417,15 @@ def _assemble(
         rows = rows.join(days, on="line_no", how="left", maintain_order="left")
         late = pl.duration(days=pl.col("day"))
         undated = ~pl.col("time_has_date")
-        rows = rows.with_columns(pl.when(undated).then(pl.col("time") + late).otherwise("time"))
+        rows = rows.with_columns_seq(
+            pl.when(undated).then(pl.col("time") + late).otherwise("time")
+        )
     if until is not None and "time" in rows.columns:
-        rows = rows.with_columns(_in_year(until))
+        rows = rows.with_columns_seq(_in_year(until))
     if "seq" in rows.columns and several:
         rows = rows.sort("line_no", pl.col("seq").fill_null(0))
     elif not rows["line_no"].is_sorted():
         rows = rows.sort("line_no")
-    return rows.select(
+    return rows.select_seq(
         c.name if c.name in rows.columns else given.get(c.name, _NULLS[c]) for c in columns
     )

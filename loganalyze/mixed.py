@@ -108,14 +108,14 @@ def _is_whole(one: Timeline) -> bool:
     before = pl.col("running_req").shift(1)
     rows = (
         one.lines.filter(pl.col("decode") & (pl.col("lines") > 0))
-        .with_columns(
+        .with_columns_seq(
             rose=pl.col("running_req") - before,
             told_s=pl.col("dt_s") * (pl.col("running_req") + before) / 2 / pl.col("r_mean"),
         )
         .filter((pl.col("lines") == 1) & ~pl.col("after_gap") & ~pl.col("first"))
     )
     off = (pl.col("stamp_dt_s") - pl.col("told_s")).abs()
-    near = rows.select((off <= _STAMPS_S + _BATCH_SHARE * pl.col("stamp_dt_s")).mean()).item()
+    near = rows.select_seq((off <= _STAMPS_S + _BATCH_SHARE * pl.col("stamp_dt_s")).mean()).item()
     rises = rows.filter(pl.col("rose") > 0)
     # The last chunk of a prompt may stand in another interval than its first.
     missed = (rises["rose"] > rises["d_new_seq"] + 1).sum()
@@ -145,9 +145,9 @@ def _decode_rows(one: Timeline, scale: float) -> pl.DataFrame:
     token = pl.coalesce("token", "full_token", "gpu_token")
     came = pl.sum_horizontal(pl.col("new_token", "cached_token").fill_null(0)).cum_sum()
     rows = (
-        one.lines.with_columns(_token=token, _came=came)
+        one.lines.with_columns_seq(_token=token, _came=came)
         .filter(pl.col("decode") & (pl.col("lines") > 0))
-        .with_columns(
+        .with_columns_seq(
             _grown=pl.col("_token").diff(),
             _came=pl.col("_came").diff(),
             _single=(pl.col("lines") == 1) & (pl.col("lines").shift(1) == 1),
@@ -158,7 +158,7 @@ def _decode_rows(one: Timeline, scale: float) -> pl.DataFrame:
     possible = 1.5 * scale * pl.col("d_tokens") + pl.col("_came") + slack
     # Not the mean with the line before, which may be another server's.
     told_s = pl.col("dt_s") * pl.col("lines") * scale * pl.col("running_req") / pl.col("r_mean")
-    return rows.select(
+    return rows.select_seq(
         "stamp_dt_s",
         "n_prefill",
         told_s=pl.when(pl.col("r_mean") > 0).then(told_s),

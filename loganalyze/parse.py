@@ -442,7 +442,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
         text = text.str.replace_all(COLOUR, "")
     if "return" in odd:
         text = text.str.strip_chars_end("\r")
-    lines = lines.with_columns(text)
+    lines = lines.with_columns_seq(text)
     if "return" in odd:
         inside = lines["text"].str.contains("\r", literal=True)
         if "more" in lines.columns:
@@ -450,8 +450,8 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
         if inside.any():
             split = (
                 lines.filter(inside)
-                .with_columns(pl.col("text").str.split("\r"))
-                .with_columns(seq=pl.int_ranges(pl.col("text").list.len(), dtype=pl.Int64))
+                .with_columns_seq(pl.col("text").str.split("\r"))
+                .with_columns_seq(seq=pl.int_ranges(pl.col("text").list.len(), dtype=pl.Int64))
                 .explode("text", "seq")
             )
             lines = pl.concat([lines.filter(~inside), split], how="diagonal_relaxed")
@@ -504,7 +504,7 @@ def _apply(
     layout.hits += len(likely)
     rows.add_layout(layout, likely.drop("text"), values)
     if layout.partial:
-        first = likely.sort("line_no").head(SAMPLES).select("line_no", "text")
+        first = likely.sort("line_no").head(SAMPLES).select_seq("line_no", "text")
         samples += [(no, (own_words(text) or "")[:SAMPLE_CHARS]) for no, text in first.rows()]
     return others
 

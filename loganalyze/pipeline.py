@@ -160,7 +160,7 @@ def judge(
 
 def _newest_first(split: Sequence[SessionData]) -> list[str]:
     """Name the logs whose lines stand in the order in which log viewers show them."""
-    lines = [data.batch.select("source", "line_no") for data in split]
+    lines = [data.batch.select_seq("source", "line_no") for data in split]
     names = {
         rows["source"][0]
         for rows in lines

@@ -501,7 +501,7 @@ class Redactor:
             if name == "client":
                 out = out + table[name].str.extract(_PORT, 2).fill_null("")
             columns.append(out.alias(name))
-        return table.with_columns(columns)
+        return table.with_columns_seq(columns)
 
     # -- what stands in the place ---------------------------------------------------------
 

@@ -333,4 +333,4 @@ def conform(frame: pl.DataFrame, columns: tuple[Column, ...]) -> pl.DataFrame:
         values = pl.col(c.name) if c.name in have else pl.lit(None)
         return values.cast(c.dtype).alias(c.name)
 
-    return frame.select(column(c) for c in columns)
+    return frame.select_seq(column(c) for c in columns)

@@ -52,14 +52,14 @@ def reduce(sessions: Sequence[SessionData]) -> list[Series]:
     """
     parts = []
     for data in sessions:
-        rows = data.batch.filter(~pl.col("duplicate")).with_columns(
+        rows = data.batch.filter(~pl.col("duplicate")).with_columns_seq(
             derive.rank_text(),
             # Of merged lines, those of one prefill batch on average.
             new_token=(pl.col("new_token") / pl.col("lines")).round().cast(pl.Int64, strict=False),
         )
         if data.session.role != "unified" and rows["phase"].n_unique() > 1:
             lines = pl.format("{} lines", "phase")
-            rows = rows.with_columns(
+            rows = rows.with_columns_seq(
                 rank=pl.concat_str("rank", lines, separator=" ", ignore_nulls=True)
             )
         if rows.height:
@@ -102,7 +102,7 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
             value.max().cast(pl.Float64).round(decimals).alias(f"{name}/max"),
         ]
     table = (
-        rows.with_columns(bucket=position.cast(pl.Int64))
+        rows.with_columns_seq(bucket=position.cast(pl.Int64))
         .group_by("bucket", maintain_order=True)
         .agg(pl.col("line_no").first(), *bands)
         .sort("bucket")
@@ -126,13 +126,13 @@ def _series(data: SessionData, rows: pl.DataFrame, step: int) -> Series:
 def _gaps(rows: pl.DataFrame) -> list[tuple[datetime, datetime]]:
     """Return the silences: longer than a working server's, by the limits of the rules."""
     since = pl.col("time").diff().dt.total_milliseconds() / 1000
-    spaced = rows.select(end="time", spacing=pl.coalesce("quiet_s", since))
+    spaced = rows.select_seq(end="time", spacing=pl.coalesce("quiet_s", since))
     usual = spaced["spacing"].median()
     limit = timeline.GAP_S
     if isinstance(usual, float):
         limit = max(limit, timeline.GAP_SPACINGS * usual)
     silence = pl.duration(milliseconds=(pl.col("spacing") * 1000).cast(pl.Int64))
-    ends = spaced.filter(pl.col("spacing") > limit).select(
+    ends = spaced.filter(pl.col("spacing") > limit).select_seq(
         start=pl.col("end") - silence, end="end"
     )
     return [(start, end) for start, end in ends.iter_rows()]

@@ -60,10 +60,10 @@ class Servers:
         if self.backwards:
             in_file = pl.when(server.is_in(list(self.backwards))).then(-in_file).otherwise(in_file)
         if not self.by_time:
-            return table.with_columns(_server=server, _pos=in_file)
+            return table.with_columns_seq(_server=server, _pos=in_file)
         stamp = pl.col("time").forward_fill().backward_fill().over("source")
         clock = stamp.dt.epoch("ms").fill_null(0)
-        return table.with_columns(_server=server).with_columns(
+        return table.with_columns_seq(_server=server).with_columns_seq(
             _pos=pl.when(pl.col("_server").is_in(list(self.by_time)))
             .then(clock)
             .otherwise(in_file)
@@ -78,7 +78,7 @@ def find(frames: Frames, rotated: Mapping[str, str]) -> Servers:
         rotated: source name -> name of the rotated set that it is a part of.
     """
     writers = pl.concat(
-        [getattr(frames, name).select(_WRITER) for name in ("batch", "event", "startup")]
+        [getattr(frames, name).select_seq(_WRITER) for name in ("batch", "event", "startup")]
     ).unique(maintain_order=True)
     lines = pl.col("lines").sum() if "lines" in frames.batch.columns else pl.len()
     decode = (
@@ -256,7 +256,7 @@ def _offsets(frames: Frames, rotated: Mapping[str, str]) -> dict[str, int]:
     """Return what to add to line numbers so that a rotated set counts through."""
     last = (
         pl.concat(
-            [getattr(frames, name).select("source", "line_no") for name in schema.FRAMES],
+            [getattr(frames, name).select_seq("source", "line_no") for name in schema.FRAMES],
         )
         .group_by("source", maintain_order=True)
         .agg(pl.col("line_no").max())

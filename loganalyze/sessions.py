@@ -107,7 +107,7 @@ def split(frames: Frames, rotated: Mapping[str, str] | None = None) -> list[Sess
             several.add(name)
         parts[name], empty[name] = _by(table, "session"), table.clear()
     starts = found.starts.sort("session")
-    restarted = starts.select(
+    restarted = starts.select_seq(
         (pl.col("_server") == pl.col("_server").shift(-1)).fill_null(False).alias("restarted")
     )
     return [
@@ -183,7 +183,7 @@ def _session(
     batch, event = (
         duplicates.mark(cut[name], schema.FRAMES[name], copies)
         if name in several or copies > 1
-        else cut[name].with_columns(duplicate=pl.lit(False))
+        else cut[name].with_columns_seq(duplicate=pl.lit(False))
         for name in _MARKED
     )
     startup = cut["startup"]

@@ -110,7 +110,7 @@ class Rank:
 
     def select(self, expr: pl.Expr) -> pl.Series:
         """Evaluate an expression over the grid."""
-        return self.grid.select(expr.alias("x"))["x"]
+        return self.grid.select_seq(expr.alias("x"))["x"]
 
     @cached_property
     def places(self) -> pl.Series:
@@ -171,13 +171,13 @@ class Rank:
         too much is taken off, so it may be too little, but not too much. Null in gaps.
         """
         per_req = pl.when(pl.col("running") > 0).then(pl.col("decoded") / pl.col("running"))
-        sums = self.grid.select(
+        sums = self.grid.select_seq(
             token="own_token",
             came=(pl.col("new_token") + pl.col("cached_token")).cum_sum(),
             started="started",
             requests=pl.col("started").cum_sum(),
             steps=per_req.fill_null(0).cum_sum(),
-        ).with_columns(joined=(pl.col("started") * pl.col("steps")).cum_sum())
+        ).with_columns_seq(joined=(pl.col("started") * pl.col("steps")).cum_sum())
         every = self.cells(_AHEAD_EVERY_S)
         later = [
             pl.col("token").shift(-n)
@@ -186,8 +186,8 @@ class Rank:
             + (pl.col("joined").shift(-n) - pl.col("joined"))
             for n in range(every, self.cells(_AHEAD_S) + 1, every)
         ]
-        most = sums.select(most=pl.max_horizontal("token", *later), token="token")
-        return most.select(pl.when(pl.col("token").is_not_null()).then("most"))["most"]
+        most = sums.select_seq(most=pl.max_horizontal("token", *later), token="token")
+        return most.select_seq(pl.when(pl.col("token").is_not_null()).then("most"))["most"]
 
     def _floats(self, value: Values) -> pl.Series:
         if isinstance(value, str):
@@ -289,7 +289,7 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
         & ~pl.col("continued")
     )
     idle = pl.col("row").is_in([gap.before + 1 for gap in one.gaps if gap.idle])
-    points = lines.select(
+    points = lines.select_seq(
         "source",
         "line_no",
         "row",
@@ -299,24 +299,28 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
         .when(pl.col("row") == 0)
         .then(init if data.startup.height else floor),
     )
-    points = points.with_columns(line=True)
+    points = points.with_columns_seq(line=True)
     lost = retractions(data, one.dp_rank)
     if lost.height:
-        lost = lost.select(
+        lost = lost.select_seq(
             "source", "line_no", row=timeline.row_before(lines, lost), value="new_token_ratio"
-        ).join(points.select("row", "at"), on="row", how="left", maintain_order="left")
-        extra = lost.with_columns(pl.col("at").fill_null(0), line=False)
-        points = pl.concat([points, extra.select(points.columns)]).sort("row", maintain_order=True)
+        ).join(points.select_seq("row", "at"), on="row", how="left", maintain_order="left")
+        extra = lost.with_columns_seq(pl.col("at").fill_null(0), line=False)
+        points = pl.concat([points, extra.select_seq(points.columns)]).sort(
+            "row", maintain_order=True
+        )
     value = pl.col("value")
     ratio = (
-        points.with_columns(
+        points.with_columns_seq(
             since=pl.when(value.is_not_null()).then("at").forward_fill().fill_null(0),
             value=value.forward_fill().fill_null(floor),
         )
         .filter("line")
-        .select(ratio=pl.max_horizontal(value - decay * (pl.col("at") - pl.col("since")), floor))
+        .select_seq(
+            ratio=pl.max_horizontal(value - decay * (pl.col("at") - pl.col("since")), floor)
+        )
     )
-    return lines.with_columns(ratio["ratio"])
+    return lines.with_columns_seq(ratio["ratio"])
 
 
 def _with_admitted(lines: pl.DataFrame, chunk: int | None) -> pl.DataFrame:
@@ -339,7 +343,7 @@ def _with_admitted(lines: pl.DataFrame, chunk: int | None) -> pl.DataFrame:
         admitted = started
         usual = pl.col("new_token").filter(batch).sum() / pl.col("new_seq").filter(batch).sum()
         short = mean_tokens + usual < mean_tokens.filter(batch).max()
-    return lines.with_columns(admitted=pl.when(batch).then(admitted)).with_columns(
+    return lines.with_columns_seq(admitted=pl.when(batch).then(admitted)).with_columns_seq(
         short=pl.when(batch & ~(pl.col("cut") & (pl.col("new_seq") == 1))).then(
             short & (pl.col("queue_req") > 0)
         )
@@ -362,7 +366,7 @@ def _with_model(
     if model is None:
         null = pl.lit(None, pl.Float64)
         duty = null if mixed else _passes_of_prefill(n_steps)
-        lines = lines.with_columns(model_step_s=null, residual=null, duty=duty)
+        lines = lines.with_columns_seq(model_step_s=null, residual=null, duty=duty)
     else:
         step = (
             model.t0_s + model.a_s * pl.col("r_mean") + model.b_s * pl.col("t_mean").fill_null(0)
@@ -374,14 +378,14 @@ def _with_model(
         steps_taken = n_steps * pl.col("lines")
         # Of these steps some were taken beside another rank's prefill, and are part of it.
         ridden = pl.min_horizontal("beside_prefill", steps_taken)
-        lines = lines.with_columns(
+        lines = lines.with_columns_seq(
             model_step_s=step,
             prefill_s=model.p0_s * n_prefill
             + model.p1_s * (pl.col("d_new_token") + pl.col("beside_new_token"))
             + ridden * step,
             took_s=pl.when(pl.col("lines") > 1).then("stamp_dt_s").otherwise("dt_s"),
             decode_s=(steps_taken - ridden) * step,
-        ).with_columns(
+        ).with_columns_seq(
             residual=pl.when(pl.col("dt_s") > 0).then(
                 (pl.col("dt_s") / (n_steps * pl.col("model_step_s") + last)).log()
             ),
@@ -407,7 +411,7 @@ def _with_model(
         & ~pl.col("after_gap")
         & (pl.col("residual").fill_null(math.inf) > _STRETCH_RESIDUAL)
     )
-    return lines.with_columns(
+    return lines.with_columns_seq(
         duty=pl.when(pure)
         .then(pl.max_horizontal(pl.col("duty").fill_null(0.0), _STRETCH_DUTY))
         .otherwise("duty")
@@ -504,7 +508,7 @@ def _grid(
     return (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})
         .join(printed, on="cell", how="left", maintain_order="left")
-        .with_columns(
+        .with_columns_seq(
             pl.col(*_STATES).forward_fill(),
             pl.col(*_INTERVALS).backward_fill(),
             pl.col(*_COUNTS).fill_null(0),
@@ -513,18 +517,18 @@ def _grid(
             gap=silent | (pl.int_range(pl.len()) < first),
             idle=idle,
         )
-        .with_columns(
+        .with_columns_seq(
             pl.when(~pl.col("gap")).then(pl.col(name)).alias(name)
             for name in (*_STATES, *_INTERVALS)
         )
-        .with_columns(
+        .with_columns_seq(
             prompt=_prompt(step_s),
             free=pl.lit(kv_tokens, pl.Float64) * (1 - pl.col("usage")),
             need=pl.col("running") * memory.CLIP * pl.col("ratio")
             + memory.CLIP
             + usual_prompt(lines),
         )
-        .with_columns(
+        .with_columns_seq(
             filled=pl.col("full_usage")
             + (pl.col("prompt") / pl.lit(kv_tokens, pl.Float64) - _USUAL_FREE)
             .clip(0)
@@ -549,7 +553,7 @@ def _grid(
 
 def usual_prompt(lines: pl.DataFrame) -> float:
     """Return the prompt tokens that a rank computes for a request that it lets in, on average."""
-    prompts = lines.filter(pl.col("new_seq") > 0).select(pl.col("new_token", "started").sum())
+    prompts = lines.filter(pl.col("new_seq") > 0).select_seq(pl.col("new_token", "started").sum())
     new, started = (as_float(value, 0.0) for value in prompts.row(0))
     return new / max(1.0, started)
 
@@ -609,7 +613,7 @@ def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Seri
     masks = (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})
         .join(steps.group_by("cell").sum(), on="cell", how="left", maintain_order="left")
-        .select(pl.col("silent", "idle").fill_null(0).cum_sum() > 0)
+        .select_seq(pl.col("silent", "idle").fill_null(0).cum_sum() > 0)
     )
     return masks["silent"], masks["idle"]
 
@@ -622,7 +626,7 @@ def _lost_by_cell(
     if not lost.height:
         return pl.Series([0.0]).new_from_index(0, height)
     before = timeline.row_before(lines, lost).clip(0)
-    at = lost.with_columns(t=lines["t"].gather(before))
+    at = lost.with_columns_seq(t=lines["t"].gather(before))
     cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
     by_cell = at.group_by(cell.alias("cell")).agg(
         retracted=pl.col("num_retracted_reqs").fill_null(1).sum().cast(pl.Float64)

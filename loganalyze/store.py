@@ -56,7 +56,7 @@ class Store:
 
     def add(self, frames: Frames) -> None:
         """Take one chunk, and make room if there are too many rows."""
-        batch = frames.batch.with_columns(lines=pl.lit(1, pl.Int32), _era=self._eras(frames))
+        batch = frames.batch.with_columns_seq(lines=pl.lit(1, pl.Int32), _era=self._eras(frames))
         if self._level >= 0:
             batch = thin.thin(batch, thin.STEPS[self._level])
         self._keep("batch", batch)
@@ -141,6 +141,6 @@ class Store:
         self._tracebacks += event["traceback"].len() - event["traceback"].null_count()
         if self._tracebacks <= MAX_TRACEBACKS:
             return event
-        return event.with_columns(
+        return event.with_columns_seq(
             traceback=pl.when(has.cum_sum() + before <= MAX_TRACEBACKS).then("traceback")
         )

@@ -54,7 +54,7 @@ class Strangers:
         chain = chain_of(reading.format, reading.prefix)
         if chain not in self._chains:
             self._chains.append(chain)
-        taken = lines.filter(like).with_columns(chain=pl.lit(self._chains.index(chain)))
+        taken = lines.filter(like).with_columns_seq(chain=pl.lit(self._chains.index(chain)))
         self._lines.append(taken)
         return lines.filter(~like)
 
@@ -79,7 +79,7 @@ class Strangers:
             self._lines = [lines.filter(~ours)] if len(late) < len(lines) else []
             return late.drop("chain"), late.drop("chain").clear()
         run = known.search_sorted(lines["line_no"], side="left")
-        lines = lines.with_columns(run=pl.Series(run))
+        lines = lines.with_columns_seq(run=pl.Series(run))
         while True:
             refused = [self._chains.index(chain) for chain in self._refused]
             doubtful = lines.filter(~pl.col("chain").is_in(refused))

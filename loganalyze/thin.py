@@ -62,18 +62,18 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     every = [cells["stands"], *marked, silences["row"], silences["before"]]
     kept = pl.concat([ids.alias("row") for ids in every]).drop_nulls().unique().sort()
     sums = pl.DataFrame([kept]).join(
-        cells.select(pl.col("stands").alias("row"), pl.col("^.*/sum$")),
+        cells.select_seq(pl.col("stands").alias("row"), pl.col("^.*/sum$")),
         on="row",
         how="left",
         maintain_order="left",
     )
-    since = rows.filter(pl.col("row").is_in(kept.implode())).sort("row").select(_INTERVALS)
+    since = rows.filter(pl.col("row").is_in(kept.implode())).sort("row").select_seq(_INTERVALS)
     prefill, is_state = pl.col("phase") == "prefill", pl.col("lines/sum").is_null()
     return (
-        batch.select(pl.all().exclude(_INTERVALS).gather(kept))
+        batch.select_seq(pl.all().exclude(_INTERVALS).gather(kept))
         .hstack(since)
         .hstack(sums.drop("row"))
-        .with_columns(
+        .with_columns_seq(
             *(
                 pl.when(prefill & is_state)
                 .then(None)
@@ -85,7 +85,7 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
             ),
             lines=pl.col("lines/sum").fill_null(0).cast(batch["lines"].dtype),
         )
-        .select(batch.columns)
+        .select_seq(batch.columns)
     )
 
 
@@ -101,7 +101,7 @@ def _narrow(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     cell = pl.coalesce(
         pl.col("time").dt.epoch("s") // step_s, -(pl.col("line_no") // (step_s * _LINES_PER_S)) - 1
     )
-    rows = batch.with_columns(row=pl.int_range(pl.len())).select(
+    rows = batch.with_columns_seq(row=pl.int_range(pl.len())).select_seq(
         "row",
         "time",
         "lines",
@@ -114,7 +114,7 @@ def _narrow(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
         cell=cell,
     )
     group = (2 * pl.col("writer") + pl.col("prefill").cast(pl.Int64)) * _CELLS + pl.col("cell")
-    return rows.with_columns(group=group).sort("writer", maintain_order=True)
+    return rows.with_columns_seq(group=group).sort("writer", maintain_order=True)
 
 
 def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
@@ -137,7 +137,7 @@ def _with_intervals(rows: pl.DataFrame) -> pl.DataFrame:
         name: pl.when(line & (of_line == pl.col("writer"))).then(total - before[name].shift(1))
         for name, total in totals.items()
     }
-    return rows.with_columns(
+    return rows.with_columns_seq(
         before=pl.when(own).then(pl.col("row").shift(1)),
         quiet_s=pl.coalesce("quiet_s", pl.when(own).then(gap)),
         **{n: pl.coalesce(n, value.cast(rows[n].dtype)) for n, value in since.items()},

@@ -70,7 +70,7 @@ def as_float(value: object, default: float | None = None) -> float | None:
 def slope(x: pl.Series, y: pl.Series) -> float | None:
     """Return the least-squares slope of y over x; None where x does not vary."""
     frame = pl.DataFrame({"x": x.cast(pl.Float64), "y": y.cast(pl.Float64)})
-    cov, var = frame.select(cov=pl.cov("x", "y"), var=pl.col("x").var()).row(0)
+    cov, var = frame.select_seq(cov=pl.cov("x", "y"), var=pl.col("x").var()).row(0)
     return float(cov) / float(var) if var and cov is not None else None
 
 
@@ -193,9 +193,9 @@ def rank_rows(batch: pl.DataFrame) -> list[pl.DataFrame]:
             )
     if not own.height:
         return []
-    if own.select(dp.n_unique()).item() == 1:
+    if own.select_seq(dp.n_unique()).item() == 1:
         return [own]
-    parts = own.with_columns(_dp=dp).sort("_dp", maintain_order=True)
+    parts = own.with_columns_seq(_dp=dp).sort("_dp", maintain_order=True)
     return [part.drop("_dp") for part in parts.partition_by("_dp", maintain_order=True)]
 
 
@@ -256,7 +256,7 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
     dp_rank = rows["dp_rank"][0]
     return Timeline(
         dp_rank=dp_rank if dp_rank is not None and dp_rank >= 0 else None,
-        label=rows.select(derive.rank_text())["rank"][0],
+        label=rows.select_seq(derive.rank_text())["rank"][0],
         clock=clock,
         interval=n_steps,
         chunk=chunk,
@@ -277,14 +277,14 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     lines = pl.col("lines").fill_null(1)
     decode = rows.filter(
         (pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0) & (lines > 0)
-    ).select(
+    ).select_seq(
         tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
         per_step=pl.col("running_req") * pl.col("accept_len").fill_null(1.0) * lines,
     )
     if decode.height < 20:
         return DEFAULT_INTERVAL
     counts = (pl.col("tokens") >= 0) & pl.col("per_step").is_not_null()
-    tokens, per_step = decode.select(pl.col("tokens", "per_step").filter(counts).sum()).row(0)
+    tokens, per_step = decode.select_seq(pl.col("tokens", "per_step").filter(counts).sum()).row(0)
     if not per_step:
         return DEFAULT_INTERVAL
     seen = float(tokens / per_step)
@@ -309,7 +309,7 @@ def _chunk(data: SessionData, rows: pl.DataFrame) -> int | None:
     full = prefill & (pl.col("new_token") == largest) & (pl.col("lines").fill_null(1) == 1)
     running = pl.col("running_req")
     pairs = prefill & (full & (pl.col("new_seq") == 1)).shift(1) & (running > 0)
-    batches, filled, followed, goes_on = rows.select(
+    batches, filled, followed, goes_on = rows.select_seq(
         prefill.sum(),
         full.sum().alias("full"),
         pairs.sum().alias("pairs"),
@@ -323,24 +323,24 @@ def _chunk(data: SessionData, rows: pl.DataFrame) -> int | None:
 def _with_clock(rows: pl.DataFrame, data: SessionData, n_steps: int) -> tuple[pl.DataFrame, Clock]:
     """Add `t`: from stamps, else from decode intervals where there are enough, else lines."""
     if rows["time"].null_count() < rows.height:
-        return rows.with_columns(_stamp_clock(rows, data)), "stamps"
+        return rows.with_columns_seq(_stamp_clock(rows, data)), "stamps"
     taken = pl.when((pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0)).then(
         n_steps
         * pl.col("running_req")
         * pl.col("accept_len").fill_null(1.0)
         / pl.col("gen_throughput")
     )
-    steps = rows.select("lines", taken=taken)
+    steps = rows.select_seq("lines", taken=taken)
     usual = as_float(steps["taken"].median(), math.inf)
     if steps["taken"].drop_nulls().len() < MIN_INTERVALS or usual > MAX_INTERVAL_S:
-        return rows.with_columns(t=pl.int_range(pl.len()).cast(pl.Float64)), "none"
+        return rows.with_columns_seq(t=pl.int_range(pl.len()).cast(pl.Float64)), "none"
     # The throughput after an idle time divides by it, and says nothing of when it was.
     each = pl.col("taken").clip(upper_bound=GAP_SPACINGS * usual)
-    steps = steps.with_columns(taken=each * pl.col("lines").fill_null(1))
+    steps = steps.with_columns_seq(taken=each * pl.col("lines").fill_null(1))
     # The lines from one decode line to the next share its interval evenly.
     block = pl.col("taken").is_not_null().cum_sum().shift(1, fill_value=0)
-    steps = steps.select(t=(pl.col("taken").sum() / pl.len()).over(block).cum_sum())
-    return rows.with_columns(t=steps["t"] - float(steps["t"][0])), "steps"
+    steps = steps.select_seq(t=(pl.col("taken").sum() / pl.len()).over(block).cum_sum())
+    return rows.with_columns_seq(t=steps["t"] - float(steps["t"][0])), "steps"
 
 
 def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
@@ -357,13 +357,13 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
         {"ms": (stamps - pl.Series([origin], dtype=pl.Datetime("ms"))).dt.total_milliseconds()}
     )
     era = (pl.col("ms").diff().fill_null(0) < -120_000).cum_sum()
-    flat = seconds.select(ms=pl.col("ms").cum_max().over(era))
-    t = flat.select(
+    flat = seconds.select_seq(ms=pl.col("ms").cum_max().over(era))
+    t = flat.select_seq(
         t=pl.col("ms").diff().clip(0, None).fill_null(pl.col("ms").first()).cum_sum() / 1000.0
     )
     if bool((t["t"] % 1 == 0).all()):
         second = pl.col("t").rle_id()
-        t = t.select(pl.col("t") + ((pl.int_range(pl.len()) + 0.5) / pl.len()).over(second))
+        t = t.select_seq(pl.col("t") + ((pl.int_range(pl.len()) + 0.5) / pl.len()).over(second))
     return t["t"]
 
 
@@ -378,7 +378,7 @@ def _with_states(lines: pl.DataFrame, data: SessionData, chunk: int | None) -> p
         if chunk
         else pl.lit(False)
     )
-    lines = lines.with_columns(
+    lines = lines.with_columns_seq(
         row=pl.int_range(pl.len()),
         spacing_s=pl.coalesce("quiet_s", pl.col("t").diff()),
         lines=pl.col("lines").fill_null(1),
@@ -389,7 +389,7 @@ def _with_states(lines: pl.DataFrame, data: SessionData, chunk: int | None) -> p
     previous_cut = pl.when("prefill").then("cut").forward_fill().shift(1).fill_null(False)
     started = pl.when(single).then(pl.col("new_seq")).fill_null(0)
     joined = pl.col("running_req") + started - pl.col("cut").cast(pl.Int64)
-    return lines.with_columns(
+    return lines.with_columns_seq(
         continued=pl.col("prefill") & previous_cut,
         own_token=own_token(data),
         running=pl.when("prefill").then(joined.clip(0, None)).otherwise("running_req"),
@@ -405,7 +405,7 @@ def _gaps(lines: pl.DataFrame) -> list[Gap]:
     waiting = pl.sum_horizontal(
         pl.col("prealloc_req", "transfer_req", "retracted_req").fill_null(0)
     )
-    silent = lines.with_columns(
+    silent = lines.with_columns_seq(
         t_before=pl.col("t").shift(1),
         running_before=pl.col("running").shift(1),
         queue_before=pl.col("queue_req").shift(1).fill_null(0),
@@ -417,12 +417,12 @@ def _gaps(lines: pl.DataFrame) -> list[Gap]:
     )
     starts_empty = pl.col("prefill") & (pl.col("running_req") == 0) & ~pl.col("continued")
     nothing_left = (pl.col("running_before") == 0) & (pl.col("waiting_before") == 0)
-    silent = silent.with_columns(
+    silent = silent.with_columns_seq(
         idle=(pl.col("queue_before") == 0) & (starts_empty | nothing_left).fill_null(False)
     ).filter((pl.col("spacing_s") > limit) | pl.col("idle"))
     return [
         Gap(*values)
-        for values in silent.select(
+        for values in silent.select_seq(
             pl.col("row") - 1,
             "t_before",
             "t",
@@ -463,10 +463,10 @@ def _with_intervals(
         .then(pl.col("lines") * full.cast(pl.Int32))
         .otherwise(pl.col("continued").cast(pl.Int32))
     )
-    lines = lines.with_columns(
+    lines = lines.with_columns_seq(
         started=pl.when("prefill").then((pl.col("new_seq") - gone_on).clip(0, None))
     )
-    totals = lines.with_columns(
+    totals = lines.with_columns_seq(
         _lost=_retracted_before(lines, data),
         _gap=after_gap.cum_sum(),
         _prefills=pl.when("prefill").then("lines").otherwise(0).cum_sum(),
@@ -476,7 +476,7 @@ def _with_intervals(
     )
     if as_float(lines["lines"].max(), 1.0) > 1:
         totals = _spread(totals)
-    decode = totals.filter(pl.col("decode") & (pl.col("lines") > 0)).with_columns(
+    decode = totals.filter(pl.col("decode") & (pl.col("lines") > 0)).with_columns_seq(
         r_mean=pl.when(merged)
         .then("running_req")
         .otherwise((pl.col("running_req") + pl.col("running_req").shift(1)) / 2),
@@ -498,7 +498,7 @@ def _with_intervals(
             / pl.max_horizontal("running_req", pl.col("running_req").shift(1))
         ),
     )
-    decode = decode.with_columns(
+    decode = decode.with_columns_seq(
         d_tokens=n_steps
         * pl.col("lines")
         * pl.col("r_mean")
@@ -511,19 +511,19 @@ def _with_intervals(
         ).clip(0, None),
     )
     decode = (
-        decode.with_columns(d_tokens=_finite("d_tokens"))
-        .with_columns(
+        decode.with_columns_seq(d_tokens=_finite("d_tokens"))
+        .with_columns_seq(
             dt_s=pl.when(pl.col("gen_throughput") > 0).then(
                 pl.col("d_tokens") / pl.col("lines") / pl.col("gen_throughput")
             )
         )
-        .with_columns(dt_s=_finite("dt_s"))
+        .with_columns_seq(dt_s=_finite("dt_s"))
     )
     if clock == "stamps":
         decode = _by_stamps(decode)
     lines = lines.drop("last_prefill", "last_new_token")
-    found = lines.select("row").join(
-        decode.select("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
+    found = lines.select_seq("row").join(
+        decode.select_seq("row", *_INTERVAL_COLUMNS), on="row", how="left", maintain_order="left"
     )
     return lines.hstack(found.drop("row"))
 
@@ -540,14 +540,14 @@ def _by_stamps(decode: pl.DataFrame) -> pl.DataFrame:
     stamped, dt = pl.col("stamp_dt_s"), pl.col("dt_s")
     known = single & dt.is_not_null()
     odd = (stamped - dt).abs() > _ODD_S + _ODD_SHARE * stamped
-    sums = decode.filter(known).select(
+    sums = decode.filter(known).select_seq(
         odd.mean().alias("odd"), dt.sum(), stamped.sum(), pl.col("d_new_seq", "r_mean").sum()
     )
     share, told, passed, started, running = (as_float(value, 0.0) for value in sums.row(0))
     if share <= _ODD_LINES or started < _TURNOVER * running or not 0.5 < told / passed < 2.0:
         return decode
     factor = pl.when(known & (dt / stamped).is_between(0.1, 10.0)).then(stamped / dt)
-    return decode.with_columns(
+    return decode.with_columns_seq(
         pl.col("dt_s", "r_mean", "t_mean", "d_tokens").cast(pl.Float64) * factor.fill_null(1.0)
     )
 
@@ -561,7 +561,7 @@ def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
     together = len(found) > 1 and data.session.config.arg("enable_dp_attention") is not False
     if not together:
         zeros = [pl.lit(0).alias(name) for name in _BESIDE]
-        return [replace(one, lines=one.lines.with_columns(zeros)) for one in found]
+        return [replace(one, lines=one.lines.with_columns_seq(zeros)) for one in found]
     every = _prefilled(pl.concat([_prefills_of(one) for one in found]).sort("t"))
     out: list[Timeline] = []
     for one in found:
@@ -577,7 +577,7 @@ def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
                         until - sums[name].gather(sums["t"].search_sorted(start, "right"))
                     )
                 counts[f"{since}beside_{name}"] = theirs.set(lines[before].is_null(), None)
-        out.append(replace(one, lines=lines.with_columns(**counts)))
+        out.append(replace(one, lines=lines.with_columns_seq(**counts)))
     return out
 
 
@@ -598,7 +598,7 @@ def _prefills_of(one: Timeline) -> pl.DataFrame:
     A row that stands for several is spread over the time since the row before: all of them at
     its end would fall into one interval of another rank, or into none.
     """
-    prefills = one.lines.filter(pl.col("prefill") & (pl.col("lines") > 0)).select(
+    prefills = one.lines.filter(pl.col("prefill") & (pl.col("lines") > 0)).select_seq(
         "t",
         prefill=pl.col("lines").cast(pl.Float64),
         new_token=pl.col("new_token").fill_null(0).cast(pl.Float64),
@@ -609,11 +609,11 @@ def _prefills_of(one: Timeline) -> pl.DataFrame:
     usual = since.filter(pl.col("prefill") > 1).median()
     parts = pl.col("prefill").clip(1, _PARTS).cast(pl.Int64)
     return (
-        prefills.with_columns(
+        prefills.with_columns_seq(
             since=pl.min_horizontal(since, usual), parts=parts, part=pl.int_ranges(parts)
         )
         .explode("part")
-        .select(
+        .select_seq(
             pl.col("t") - pl.col("since") * (1 - (pl.col("part") + 1) / pl.col("parts")),
             pl.col("prefill", "new_token") / pl.col("parts"),
         )
@@ -625,9 +625,9 @@ def _prefilled(prefills: pl.DataFrame) -> pl.DataFrame:
 
     `t` is shifted by one row, so that the place of a time in it is the row of its sums.
     """
-    sums = prefills.select(pl.col("prefill", "new_token").cum_sum())
+    sums = prefills.select_seq(pl.col("prefill", "new_token").cum_sum())
     zero = pl.DataFrame({"prefill": [0.0], "new_token": [0.0]})
-    return pl.concat([zero, sums]).with_columns(t=prefills["t"].extend_constant(math.inf, 1))
+    return pl.concat([zero, sums]).with_columns_seq(t=prefills["t"].extend_constant(math.inf, 1))
 
 
 def _spread(totals: pl.DataFrame) -> pl.DataFrame:
@@ -636,7 +636,7 @@ def _spread(totals: pl.DataFrame) -> pl.DataFrame:
     Its sums would else fall into the decode interval that holds its last batch.
     """
     stands = pl.col("prefill") & (pl.col("lines") > 0)
-    return totals.with_columns(
+    return totals.with_columns_seq(
         pl.when(stands | (pl.col("row") == 0))
         .then(pl.col(name).cast(pl.Float64))
         .interpolate_by("t")
@@ -672,11 +672,13 @@ def _retracted_before(lines: pl.DataFrame, data: SessionData) -> pl.Series:
     if not event.height:
         return pl.repeat(0, lines.height, eager=True, dtype=pl.Int64)
     lost = (
-        event.select(pl.col("num_retracted_reqs").fill_null(1), row=row_before(lines, event) + 1)
+        event.select_seq(
+            pl.col("num_retracted_reqs").fill_null(1), row=row_before(lines, event) + 1
+        )
         .group_by("row")
         .agg(lost=pl.col("num_retracted_reqs").sum())
     )
-    found = lines.select("row").join(lost, on="row", how="left", maintain_order="left")
+    found = lines.select_seq("row").join(lost, on="row", how="left", maintain_order="left")
     return found["lost"].fill_null(0).cum_sum()
 
 
@@ -692,10 +694,10 @@ def places(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
         .agg(way=pl.when(line_no.last() < line_no.first()).then(-1).otherwise(1))
         .with_row_index("part")
     )
-    found = rows.select("source", "line_no").join(
+    found = rows.select_seq("source", "line_no").join(
         parts, on="source", how="left", maintain_order="left"
     )
-    return found.select(
+    return found.select_seq(
         place=pl.col("part").cast(pl.Int64) * _PART_LINES + pl.col("way") * line_no
     )["place"]
 

@@ -112,7 +112,7 @@ def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacit
     """
     began = (pl.col("source") == leak.source) & (pl.col("line_no") == leak.first_line)
     decode = _decode(data)
-    decode = decode.filter(pl.col("row") < data.batch.select(began.arg_max()).item())
+    decode = decode.filter(pl.col("row") < data.batch.select_seq(began.arg_max()).item())
     held = _held(decode, measured.kv_tokens, measured.reserved_per_req)
     note = f"measured before line {leak.first_line}, where tokens that nobody holds begin to grow"
     kept = [n for n in measured.notes if not n.startswith(_FEW)]
@@ -180,7 +180,7 @@ def _decode(data: SessionData) -> pl.DataFrame:
     batch = data.batch.with_row_index("row")
     parts = timeline.rank_rows(batch) or [batch.clear()]
     return pl.concat(
-        part.filter((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).select(
+        part.filter((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).select_seq(
             "source",
             "line_no",
             "row",
@@ -197,7 +197,7 @@ def _decode(data: SessionData) -> pl.DataFrame:
 
 def _inferred(decode: pl.DataFrame) -> tuple[int | None, float, int | None]:
     """Return pool size from tokens and usage, its relative error, and the line it is read from."""
-    rows = decode.select("line_no", "used", "usage").filter(
+    rows = decode.select_seq("line_no", "used", "usage").filter(
         (pl.col("usage") >= 0.03) & (pl.col("used") > 0)
     )
     full = rows.filter(pl.col("usage") >= _USAGE_FLOOR)
@@ -205,7 +205,7 @@ def _inferred(decode: pl.DataFrame) -> tuple[int | None, float, int | None]:
         return None, 0.0, None
     if not full.height:
         full = rows.filter(pl.col("usage") == pl.col("usage").max())
-    size = full.select((pl.col("used") / pl.col("usage")).median()).item()
+    size = full.select_seq((pl.col("used") / pl.col("usage")).median()).item()
     best = full.row(int(full["usage"].arg_max() or 0), named=True)
     return round(size), 0.005 / float(best["usage"]), int(best["line_no"])
 

@@ -176,7 +176,7 @@ def load(data: SessionData) -> Load | None:
         kept = kept.filter("bound")
     place = pl.int_range(pl.len()).over("rank")
     size = pl.len().over("rank")
-    kept = kept.with_columns(block=place * pl.min_horizontal(size, _BLOCKS) // size)
+    kept = kept.with_columns_seq(block=place * pl.min_horizontal(size, _BLOCKS) // size)
     rates = kept.group_by("rank").agg(
         pl.col("decoded").sum() / pl.col("seconds").sum(),
         completed=pl.col("completed").sum() / pl.col("seconds").sum(),
@@ -222,7 +222,7 @@ def _uneven(
     means = [
         {
             c: float(v or 0.0)
-            for c, v in part.select(pl.col(columns).mean()).row(0, named=True).items()
+            for c, v in part.select_seq(pl.col(columns).mean()).row(0, named=True).items()
         }
         if part.height
         else empty
@@ -275,7 +275,7 @@ def estimate(
             bytes per token it bounds the cost of context.
         cell: KV bytes per token that attention reads on one rank.
     """
-    lines = load.lines.with_columns(after=_running_after(load, change)).with_columns(
+    lines = load.lines.with_columns_seq(after=_running_after(load, change)).with_columns_seq(
         held=pl.col("tokens") * pl.col("after") / pl.col("running"),
         prefill_after=pl.col("repeated_s")
         + (pl.col("prefill_s") - pl.col("repeated_s")) * pl.col("after") / pl.col("running"),
@@ -348,11 +348,11 @@ def _rows(
     usage = pl.max_horizontal(
         "token_usage", "full_token_usage", "swa_token_usage", "gpu_token_usage"
     )
-    decode = one.lines.filter(pl.col("decode") & (pl.col("running_req") > 0)).with_columns(
+    decode = one.lines.filter(pl.col("decode") & (pl.col("running_req") > 0)).with_columns_seq(
         usage=usage, waiting=waiting.cast(pl.Float64)
     )
-    decode = decode.with_columns(_recent=_recent_max(decode, one.clock))
-    per_req = decode.select(x=pl.col("own_token") / pl.col("running_req"))["x"]
+    decode = decode.with_columns_seq(_recent=_recent_max(decode, one.clock))
+    per_req = decode.select_seq(x=pl.col("own_token") / pl.col("running_req"))["x"]
     middle = per_req.median()
     if middle is not None:
         first = (per_req >= float(middle)).arg_max() or 0  # type: ignore[arg-type]
@@ -383,7 +383,7 @@ def _rows(
     accepted = pl.col("accept_len").fill_null(1.0)
     return (
         decode.filter(usable)
-        .select(
+        .select_seq(
             rank=pl.lit(one.dp_rank if one.dp_rank is not None else -1, dtype=pl.Int64),
             running=running,
             tokens=pl.coalesce("t_mean", "own_token").fill_null(0).cast(pl.Float64),
@@ -412,7 +412,7 @@ def _rows(
             completed=pl.col("completed").fill_null(0).cast(pl.Float64),
         )
         .filter(pl.col("running") > 0)
-        .with_columns(step_s=pl.col("seconds") / n)
+        .with_columns_seq(step_s=pl.col("seconds") / n)
     )
 
 
@@ -452,7 +452,7 @@ def _recent_max(decode: pl.DataFrame, clock: str) -> pl.Series:
         return decode["usage"].cum_max()
     ms = (decode["t"] * 1000).cast(pl.Int64)
     return (
-        decode.select(usage="usage", ms=ms)
+        decode.select_seq(usage="usage", ms=ms)
         .rolling(index_column="ms", period=f"{int(_MEMORY_S * 1000)}i")
         .agg(pl.col("usage").max())["usage"]
     )
@@ -465,13 +465,13 @@ def _limit(rows: pl.DataFrame, reserve: int) -> tuple[float, Limit, str]:
     """
 
     def share(condition: pl.Expr) -> float:
-        return float(rows.select(condition.mean()).item() or 0.0)
+        return float(rows.select_seq(condition.mean()).item() or 0.0)
 
     waits = pl.col("waiting") > 0
     bound = share(pl.col("bound"))
     # What retracted requests compute again is not work that came with the prompts.
     spent = pl.col("prefill_s") - pl.col("repeated_s")
-    duty = float(rows.select(spent.sum() / pl.col("step_s").sum()).item() or 0.0)
+    duty = float(rows.select_seq(spent.sum() / pl.col("step_s").sum()).item() or 0.0)
     if duty > _PREFILL:
         words = f"prefill: it takes {min(duty, 1.0):.0%} of the time, so more room for KV"
         return bound, "prefill", f"{words} changes little"
@@ -587,7 +587,7 @@ class _Shapes:
         self._model = load.model
         self._possible = True
         lines = load.lines
-        said = lines.select(
+        said = lines.select_seq(
             r=pl.col("running").mean(),
             t=pl.col("tokens").mean(),
             rr=(pl.col("running") - pl.col("running").mean()).pow(2).sum(),

@@ -222,7 +222,7 @@ def sharing_ranks(data: SessionData) -> int:
         return size if attention and isinstance(size, int) and size > 0 else 1
     last, own_tp = (
         data.batch.filter(pl.col("dp_rank") > 0)
-        .select(pl.col("dp_rank").max(), (pl.col("tp_rank").fill_null(0) > 0).all())
+        .select_seq(pl.col("dp_rank").max(), (pl.col("tp_rank").fill_null(0) > 0).all())
         .row(0)
     )
     return int(last) + 1 if last and own_tp else 1
@@ -501,12 +501,12 @@ def _from_usage(data: SessionData) -> float | None:
     """Return the median of #token / usage where usage is at least 0.3."""
     rows = data.batch.filter(
         (pl.col("phase") == "decode") & ~pl.col("duplicate").fill_null(False)
-    ).select(
+    ).select_seq(
         token=pl.coalesce("token", "full_token", "gpu_token"),
         usage=pl.coalesce("token_usage", "full_token_usage", "gpu_token_usage"),
     )
     rows = rows.filter((pl.col("usage") >= 0.3) & (pl.col("token") > 0))
-    value = rows.select((pl.col("token") / pl.col("usage")).median()).item()
+    value = rows.select_seq((pl.col("token") / pl.col("usage")).median()).item()
     return float(value) if value is not None else None
 
 
@@ -526,7 +526,7 @@ def _admission(server: Server, data: SessionData, args: _Args) -> str:
         )
     c = args.number("schedule_conservativeness")
     known = c if c is not None else 1.0
-    lines = pl.concat([one.lines.select("new_token", "started") for one in timeline.of(data)])
+    lines = pl.concat([one.lines.select_seq("new_token", "started") for one in timeline.of(data)])
     prompts = lines.drop_nulls("started")
     new, seqs = prompts["new_token"].sum(), prompts["started"].sum()
     prompt = float(new) / float(seqs) if seqs else 0.0

@@ -102,7 +102,7 @@ def _fit(one: Timeline, bytes_per_token: float | None) -> StepModel | None:
     if rows.height < MIN_LINES:
         return None
     n = one.interval
-    rows = rows.select(
+    rows = rows.select_seq(
         dt=pl.col("dt_s"),
         t0=pl.lit(float(n)),
         a=n * pl.col("r_mean"),
@@ -297,7 +297,7 @@ def _identified(
     if _unmoved(t):
         note = f"KV tokens hardly moved, so their cost is not in the log{assumed}"
         return False, False, note
-    together = as_float(rows.select(pl.corr("r", "t")).item(), 0.0)
+    together = as_float(rows.select_seq(pl.corr("r", "t")).item(), 0.0)
     if not unmoved and abs(together) > _MAX_CORRELATION:
         note = f"running requests and KV tokens moved together: a and b mix{assumed}"
         return False, False, note

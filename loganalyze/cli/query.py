@@ -61,13 +61,13 @@ def _text(rows: pl.DataFrame, form: str) -> str:
     if form == "csv":
         if any(dtype.is_nested() for dtype in rows.dtypes):
             raise UsageError("a CSV holds no lists", hint="--json prints them")
-        return rows.with_columns(export.csv_text(), export.times()).write_csv().rstrip("\n")
+        return rows.with_columns_seq(export.csv_text(), export.times()).write_csv().rstrip("\n")
     if form == "json":
-        plain = rows.with_columns(export.times()).iter_rows(named=True)
+        plain = rows.with_columns_seq(export.times()).iter_rows(named=True)
         lines = (json.dumps(row, default=_plain) for row in plain)
         return "\n".join(lines)
     # Log text must not steer a terminal.
-    shown = rows.with_columns(
+    shown = rows.with_columns_seq(
         pl.col(pl.String).map_elements(words.clean, return_dtype=pl.String, skip_nulls=True)
     )
     if sum(max(len(name), _LEAST) + 3 for name in shown.columns) > _shared.width():

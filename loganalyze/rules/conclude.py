@@ -383,7 +383,7 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
         return None
     lines = pl.concat([one.lines for one in timeline.of(data)])
     batch = lines.filter(_inside(lines, held))
-    queue = batch.filter(pl.col("queue_req").is_not_null()).select(
+    queue = batch.filter(pl.col("queue_req").is_not_null()).select_seq(
         waited=pl.col("queue_req") * _lasted().over("source", "dp_rank")
     )
     waited = as_float(queue["waited"].sum(), 0.0)
@@ -422,7 +422,7 @@ def _inside(
     rows: pl.DataFrame, held: Sequence[tuple[datetime, datetime, str | None]]
 ) -> pl.Series:
     """Return which rows lie in an episode: in its time, and of its rank where it has one."""
-    ranks = rows.select(derive.rank_text()).to_series()
+    ranks = rows.select_seq(derive.rank_text()).to_series()
     inside = pl.repeat(False, rows.height, dtype=pl.Boolean, eager=True)
     for rank in {r for _, _, r in held}:
         spans = [(a, b) for a, b, r in held if r == rank]
@@ -456,7 +456,7 @@ def _lost(death: Finding, data: SessionData) -> str:
     just = pl.col("time").is_between(died - timedelta(seconds=GAP_S), died)
     inside = pl.col("running") + pl.col("cut").cast(pl.Int64)
     last = pl.concat(
-        one.lines.filter(just).select(
+        one.lines.filter(just).select_seq(
             running=inside.drop_nulls().last(), waiting=pl.col("queue_req").drop_nulls().last()
         )
         for one in timeline.of(data)
@@ -508,7 +508,7 @@ def _unexplained_wait(outcomes: Sequence[Outcome], sessions: Sequence[SessionDat
         waiting = queue > 0
         waits = (
             data.batch.filter(~pl.col("duplicate").fill_null(False))
-            .with_columns(_s=to_next.over(by_rank), _held=_lasted().over(by_rank))
+            .with_columns_seq(_s=to_next.over(by_rank), _held=_lasted().over(by_rank))
             .group_by("dp_rank")
             .agg(
                 share=pl.col("_held").filter(waiting).sum() / pl.col("_s").sum(),
@@ -598,7 +598,7 @@ def _unlogged(split: Sequence[SessionData]) -> str:
 
 def _seen(sessions: Sequence[SessionData]) -> str:
     """Say what the few lines show, without judging it."""
-    rows = [s.batch.select("queue_req", "kv_usage") for s in sessions]
+    rows = [s.batch.select_seq("queue_req", "kv_usage") for s in sessions]
     queue = max((int(as_float(r["queue_req"].max(), 0.0)) for r in rows), default=0)
     usage = max((as_float(r["kv_usage"].max(), 0.0) for r in rows), default=0.0)
     if not queue:

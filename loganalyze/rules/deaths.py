@@ -68,7 +68,7 @@ def after_work(data: SessionData) -> pl.Expr:
     """Return whether an event stands after the last statistics line of its session."""
     if not data.batch.height:
         return pl.lit(True)
-    source, line, time = data.batch.select("source", "line_no", "time").row(-1)
+    source, line, time = data.batch.select_seq("source", "line_no", "time").row(-1)
     same = pl.col("source") == source
     later = pl.col("time") >= pl.lit(time, pl.Datetime("ms"))
     found: pl.Expr = (same & (pl.col("line_no") > line)) | (~same & later.fill_null(False))

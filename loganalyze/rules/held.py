@@ -78,7 +78,7 @@ class Held:
         """KV tokens per running request: sum of tokens over sum of running, decode lines."""
         token = pl.col("own_token")
         rows = self.decode.filter(token.is_not_null() & (pl.col("running_req") > 0))
-        total = rows.select(token.sum(), pl.col("running_req").sum()).row(0)
+        total = rows.select_seq(token.sum(), pl.col("running_req").sum()).row(0)
         return float(total[0]) / float(total[1]) if total[1] else None
 
     def mean(self, column: str) -> float | None:
@@ -87,7 +87,7 @@ class Held:
 
     def average(self, values: pl.Expr) -> float:
         """Return the time-weighted mean of an expression over the grid inside the spans."""
-        return as_float(self.cells.select(values.mean()).item(), 0.0)
+        return as_float(self.cells.select_seq(values.mean()).item(), 0.0)
 
     def averaged(
         self,
@@ -108,7 +108,7 @@ class Held:
         """
         value = self.mean(column) if isinstance(column, str) else self.average(column)
         said = pl.col(printed) if isinstance(printed, str) else printed
-        rows = self.lines.with_columns(_value=said).drop_nulls("_value")
+        rows = self.lines.with_columns_seq(_value=said).drop_nulls("_value")
         # A prefill line prints the batch before its requests joined.
         if rows["decode"].any():
             rows = rows.filter("decode")
@@ -120,7 +120,7 @@ class Held:
     def line(self, column: str | pl.Expr, *, least: bool = False) -> tuple[str | None, int | None]:
         """Return (source, line_no) of the line with the highest (lowest) value of a column."""
         values = pl.col(column) if isinstance(column, str) else column
-        rows = self.lines.with_columns(_value=values).drop_nulls("_value")
+        rows = self.lines.with_columns_seq(_value=values).drop_nulls("_value")
         if not rows.height:
             return None, None
         place = rows["_value"].arg_min() if least else rows["_value"].arg_max()
@@ -134,7 +134,7 @@ class Held:
 
 def alike(rows: pl.DataFrame, values: pl.Expr, value: float) -> tuple[str | None, int | None]:
     """Return where the line stands that prints most nearly a value which is of many lines."""
-    printed = rows.with_columns(_value=values).drop_nulls("_value")
+    printed = rows.with_columns_seq(_value=values).drop_nulls("_value")
     if not printed.height:
         return None, None
     return Held.at(printed, int((printed["_value"] - value).abs().arg_min() or 0))
@@ -166,7 +166,7 @@ def these(rows: pl.DataFrame) -> str:
         return "no line"
     decode = rows["decode"]
     kind = "decode line" if decode.all() else "line" if decode.any() else "prefill line"
-    first, last = (rows.select("source", "line_no").row(place) for place in (0, -1))
+    first, last = (rows.select_seq("source", "line_no").row(place) for place in (0, -1))
     return derive.from_to(kind, first, last)
 
 
@@ -207,7 +207,7 @@ def over_ranks(found: Sequence[Held], spans: Sequence[Span]) -> list[Episode]:
         own = [
             held.rank.lines.filter(
                 (pl.col("t") / held.rank.step_s).floor().is_between(span[0], span[1] - 1)
-            ).select("t", "source", "line_no", "time")
+            ).select_seq("t", "source", "line_no", "time")
             for held in found
         ]
         rows = pl.concat(own).sort("t", maintain_order=True)
@@ -234,7 +234,7 @@ def _anywhere(found: Sequence[Held]) -> pl.Series:
     height = max(held.mask.len() for held in found)
     masks = [held.mask.extend_constant(False, height - held.mask.len()) for held in found]
     frame = pl.DataFrame({str(i): m for i, m in enumerate(masks)})
-    return frame.select(pl.any_horizontal(pl.all())).to_series()
+    return frame.select_seq(pl.any_horizontal(pl.all())).to_series()
 
 
 def seconds(found: Sequence[Held]) -> float:
@@ -398,7 +398,7 @@ def sum_of(ranks: Sequence[Rank], column: str) -> pl.Series:
     tallest = max(ranks, key=lambda rank: rank.grid.height)
     parts = [cells_of(tallest, rank.grid[column].fill_null(0)) for rank in ranks]
     frame = pl.DataFrame([part.alias(str(i)) for i, part in enumerate(parts)])
-    return frame.select(pl.sum_horizontal(pl.all())).to_series()
+    return frame.select_seq(pl.sum_horizontal(pl.all())).to_series()
 
 
 def waiting(case: Case, *, printed: bool = False) -> pl.Expr:
@@ -571,7 +571,7 @@ def _named_by_server(case: Case, name: str) -> bool:
     """Whether an error of this session names a flag: then its release has it."""
     said = pl.concat_str("message", "traceback", separator=" ", ignore_nulls=True)
     errors = case.data.event.filter(pl.col("kind").is_in(["exception", "traceback", "error"]))
-    return bool(errors.select(said.str.contains(rf"--{name}\b").any()).item())
+    return bool(errors.select_seq(said.str.contains(rf"--{name}\b").any()).item())
 
 
 #: The flag that a death out of GPU memory bounds.

@@ -33,9 +33,9 @@ from loganalyze.timeline import as_float
 def _together(case: Case) -> pl.DataFrame:
     """Return the ranks' grids one below the other, with `rank` numbers and what `waits`."""
     return pl.concat(
-        rank.grid.select(
+        rank.grid.select_seq(
             "cell", "t", "usage", "queue", "running", "gap", waits=waiting(case)
-        ).with_columns(rank=pl.lit(i))
+        ).with_columns_seq(rank=pl.lit(i))
         for i, rank in enumerate(case.ranks)
     )
 
@@ -105,7 +105,7 @@ def dp_imbalance(case: Case, limits: Limits) -> Finding | Clear:
         .sort("cell")
     )
     rank = max(case.ranks, key=lambda one: one.grid.height)
-    apart = grid.select(
+    apart = grid.select_seq(
         (
             ((pl.col("u") > limits["usage"]) | (pl.col("cv") > limits["spread"]))
             & (pl.col("q") > 0)
@@ -223,7 +223,9 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
         raise NotApplicable("it shows a single DP rank")
     grid = (
         _together(case)
-        .with_columns(running=pl.when("gap").then(0.0).otherwise(pl.col("running")).fill_null(0.0))
+        .with_columns_seq(
+            running=pl.when("gap").then(0.0).otherwise(pl.col("running")).fill_null(0.0)
+        )
         .group_by("cell")
         .agg(
             idle=(pl.col("running") == 0).sum(),
@@ -234,7 +236,7 @@ def dp_ranks_idle(case: Case, limits: Limits) -> Finding | Clear:
         .sort("cell")
     )
     rank = max(case.ranks, key=lambda one: one.grid.height)
-    uneven = grid.select(
+    uneven = grid.select_seq(
         (pl.col("idle") > 0) & (pl.col("total") >= pl.col("n")) & (pl.col("most") >= 2)
     ).to_series()
     held = uneven.cast(pl.Float64).rolling_mean(rank.cells(21), min_samples=1, center=True) > 0.7
@@ -371,7 +373,7 @@ def servers_loaded_unevenly(case: Case, limits: Limits) -> Finding | Clear:
             and theirs[1] < limits["min_queue"]
         ):
             rows, over_there = (
-                batch.filter(pl.col("time").is_between(start, end)).with_columns(
+                batch.filter(pl.col("time").is_between(start, end)).with_columns_seq(
                     decode=pl.col("phase") == "decode"
                 )
                 for batch in (case.data.batch, other.batch)
@@ -429,7 +431,7 @@ def _mean_load(batch: pl.DataFrame, start: datetime, end: datetime) -> tuple[flo
         batch.filter(pl.col("time").is_between(start, end))
         .group_by(pl.col("time").dt.truncate("1s"))
         .agg(pl.col("kv_usage").mean(), pl.col("queue_req").mean())
-        .select(pl.col("kv_usage", "queue_req").mean())
+        .select_seq(pl.col("kv_usage", "queue_req").mean())
     )
     usage, queue = rows.row(0)
     return None if usage is None or queue is None else (float(usage), float(queue))

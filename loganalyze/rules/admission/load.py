@@ -244,7 +244,7 @@ def _within(found: Sequence[Span], height: int) -> list[Span]:
 def _all_ranks(case: Case) -> pl.DataFrame:
     """Return {c, queue} per cell over all ranks: running + waiting, and waiting requests."""
     parts = [
-        rank.grid.select(cell="cell", c=pl.col("running") + pl.col("queue"), queue="queue")
+        rank.grid.select_seq(cell="cell", c=pl.col("running") + pl.col("queue"), queue="queue")
         for rank in case.ranks
     ]
     if len(parts) == 1:
@@ -294,11 +294,11 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
     def judge(rank: Rank) -> list[Span]:
         size = rank.cells(limits["window_s"])
         q = rank.grid["queue"].cast(pl.Float64).rolling_mean(rank.cells(15), min_samples=1)
-        frame = pl.DataFrame({"t": rank.grid["t"], "q": q}).with_columns(
+        frame = pl.DataFrame({"t": rank.grid["t"], "q": q}).with_columns_seq(
             corr=pl.rolling_corr("t", "q", window_size=size, min_samples=size // 2),
             rise=pl.col("q") - pl.col("q").shift(size - 1),
         )
-        up = frame.select(
+        up = frame.select_seq(
             (
                 (pl.col("corr") > 0)
                 & (pl.col("corr") ** 2 >= limits["fit"])

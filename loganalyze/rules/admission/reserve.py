@@ -333,13 +333,13 @@ def _moves_unseen(rank: Rank) -> pl.Series:
     """
     if not rank.timeline.merged:
         return rank.never
-    rows = rank.lines.filter(pl.col("lines") > 0).with_columns(
+    rows = rank.lines.filter(pl.col("lines") > 0).with_columns_seq(
         since=pl.col("t").diff().over("decode")
     )
     apart = as_float(rows.filter("decode")["since"].median(), math.inf)
     told = rows.filter(
         (pl.col("lines") > 1) & (pl.col("prefill") | (pl.col("completed") > 0))
-    ).select(
+    ).select_seq(
         first=(pl.col("t") - pl.min_horizontal("since", pl.lit(apart)).fill_null(0.0)), last="t"
     )
     return within(rank.grid["t"], list(told.iter_rows()))

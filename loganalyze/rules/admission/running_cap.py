@@ -268,7 +268,7 @@ def _taken_over(case: Case, rank: Rank, still: pl.DataFrame, top: int) -> bool:
     """Whether new requests took the places of others while `top` requests ran."""
     started = rank.lines.filter((pl.col("new_seq") > 0) & (pl.col("running") == top)).height
     token = pl.coalesce("token", "full_token", "gpu_token")
-    fell = as_float(still.select((token.diff() < 0).sum()).item(), 0.0)
+    fell = as_float(still.select_seq((token.diff() < 0).sum()).item(), 0.0)
     # A PD decode server prints no prefill lines, and lets nothing wait there but for a place.
     queued = case.signals.session.role == "decode" and bool((still["queue_req"] > 0).all())
     return queued or max(started, fell) >= _TAKEN_OVER

@@ -280,7 +280,7 @@ def at_one_line(held: Held) -> list[Evidence]:
     let_in = pl.col("admitted").fill_null(0.0)
     rows = (
         held.lines.filter((pl.col("queue_req") > 0) & (pl.col("lines") == 1))
-        .with_columns(
+        .with_columns_seq(
             free=pl.lit(pool, pl.Float64) * (1 - pl.col("kv_usage")),
             need=(pl.col("running") * pl.col("ratio") + let_in * (1 - pl.col("ratio")) + 1)
             * memory.CLIP

@@ -145,7 +145,7 @@ def _collapse(
             & (pl.col("running_req") > 0)
             & pl.col("cuda_graph").fill_null(True)
             & (pl.col("n_prefill").fill_null(0) == 0)
-        ).select(
+        ).select_seq(
             "t",
             "line_no",
             r=pl.col("running_req"),
@@ -169,7 +169,7 @@ def _collapse(
                 continue
             before = before.filter(pl.col("r").is_between(0.6 * r0, 1.4 * r0))
             # A larger batch takes longer, at worst in proportion to it.
-            after = after.filter(pl.col("r").is_between(0.6 * r0, 4 * r0)).with_columns(
+            after = after.filter(pl.col("r").is_between(0.6 * r0, 4 * r0)).with_columns_seq(
                 per_step=pl.col("per_step") / (pl.col("r") / r0).clip(lower_bound=1.0)
             )
             if min(before.height, after.height) < limits["lines"]:
@@ -198,12 +198,12 @@ def _before_a_jump(events: pl.DataFrame, rows: pl.DataFrame, limits: Limits) -> 
     """
     step = pl.col("per_step")
     ahead = step.reverse().rolling_median(_GLANCE_LINES, min_samples=2).reverse()
-    looks = rows.select(
+    looks = rows.select_seq(
         "line_no",
         jump=ahead.shift(-1) / step.rolling_median(_GLANCE_LINES, min_samples=2),
     )
     return (
-        events.with_columns(burst=pl.col("line_no") // 50)
+        events.with_columns_seq(burst=pl.col("line_no") // 50)
         .unique(["kind", "burst"], keep="last", maintain_order=True)
         .sort("line_no")
         .join_asof(looks.sort("line_no"), on="line_no")

@@ -174,7 +174,7 @@ def _slower(rank: Rank, on: pl.DataFrame, off: pl.DataFrame) -> Evidence:
             & (pl.col("r_mean") > 0)
             & (pl.col("t_mean") > 0)
         )
-        .with_columns(
+        .with_columns_seq(
             step=pl.col("dt_s") / rank.timeline.interval,
             r=pl.col("r_mean").log(),
             t=pl.col("t_mean").cast(pl.Float64).log(),
@@ -197,7 +197,7 @@ def _slower(rank: Rank, on: pl.DataFrame, off: pl.DataFrame) -> Evidence:
             "them, ran with and without one",
         )
     ratio = pl.col("step") / pl.col("step_on")
-    value = as_float(pairs.select(ratio.median()).item(), 0.0)
+    value = as_float(pairs.select_seq(ratio.median()).item(), 0.0)
     low, high = (_range(rows[name]) for rows, name in ((sizes, "size"), (pairs, "r_mean")))
     return shown(
         label,

@@ -133,7 +133,7 @@ def _model(case: Case, rank: Rank) -> StepModel | None:
     for one in jump.episodes if jump else ():
         if one.rank == rank.label:
             at = (pl.col("source") == one.source) & (pl.col("line_no") == one.first_line)
-            before = rows[: int(rows.select(at.arg_max()).item() or 0)]
+            before = rows[: int(rows.select_seq(at.arg_max()).item() or 0)]
             part = replace(rank.timeline, lines=before)
             return steps.fit_timeline(part, case.signals.capacity.bytes_per_token)
     return rank.model

@@ -25,7 +25,7 @@ def _clean(rank: Rank) -> pl.DataFrame:
         & ~pl.col("after_gap").fill_null(True)
         & ~pl.col("emptied").fill_null(True)
         & ~pl.col("first").fill_null(True)
-    ).select(
+    ).select_seq(
         "t",
         "source",
         "line_no",
@@ -137,7 +137,7 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     # Medians of blocks are robust and few enough to try every split.
     blocks = max(1, rows.height // 400)
     z = (
-        rows.with_columns(block=pl.int_range(pl.len()) // blocks)
+        rows.with_columns_seq(block=pl.int_range(pl.len()) // blocks)
         .group_by("block", maintain_order=True)
         .agg(pl.col("z").median(), pl.col("t").first())
     )
@@ -154,12 +154,12 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     size = _difference(after["z"], base, 0.5)
     end_t = float(rows["t"][-1])
     level = as_float(base.median(), 0.0) + 0.5 * size
-    smooth = after.with_columns(
+    smooth = after.with_columns_seq(
         m=pl.col("z").rolling_median(min(15, after.height), min_samples=1, center=True)
     )
-    low = smooth.with_columns(low=pl.col("m") < level)
+    low = smooth.with_columns_seq(low=pl.col("m") < level)
     runs = (
-        low.with_columns(run=pl.col("low").rle_id())
+        low.with_columns_seq(run=pl.col("low").rle_id())
         .filter("low")
         .group_by("run", maintain_order=True)
         .agg(a=pl.col("t").first(), b=pl.col("t").last())
@@ -223,11 +223,11 @@ def _best_split(z: pl.Series) -> int | None:
 
     The weight sqrt(n m / (n + m)) is that of a two-sample test, so ends do not win by chance.
     """
-    frame = pl.DataFrame({"z": z}).with_columns(
+    frame = pl.DataFrame({"z": z}).with_columns_seq(
         n=pl.int_range(1, pl.len() + 1), head=pl.col("z").cum_sum(), total=pl.col("z").sum()
     )
     n, length = pl.col("n"), z.len()
-    frame = frame.filter((n >= 5) & (n <= length - 5)).with_columns(
+    frame = frame.filter((n >= 5) & (n <= length - 5)).with_columns_seq(
         score=((pl.col("total") - pl.col("head")) / (length - n) - pl.col("head") / n)
         * (n * (length - n) / length).sqrt()
     )

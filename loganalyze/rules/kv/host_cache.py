@@ -47,7 +47,7 @@ def hicache_adds_no_running(case: Case, limits: Limits) -> Finding | Clear:
         return Clear("hierarchical cache is on, and the pool was not saturated")
     sums = (
         case.data.batch.filter(~pl.col("duplicate").fill_null(False))
-        .select(pl.col("cached_token", "new_token").sum())
+        .select_seq(pl.col("cached_token", "new_token").sum())
         .row(0)
     )
     prompts = (sums[0] or 0) + (sums[1] or 0)

@@ -187,7 +187,7 @@ def _held_by_nobody(rank: Rank, limits: Limits) -> pl.Series | None:
     cells = rank.grid.filter(pl.col("running").is_not_null())
     if not cells.height:
         return None
-    done, decoded, prompt = cells.select(
+    done, decoded, prompt = cells.select_seq(
         pl.col("completed").sum(),
         pl.col("decoded").sum(),
         (pl.col("new_token") + pl.col("cached_token")).sum(),
@@ -211,7 +211,7 @@ def _cuts_unseen(case: Case, rank: Rank) -> bool:
     chunk = case.signals.session.config.chunked_prefill_size
     if rank.timeline.merged:
         least = _LEAST_CHUNK if chunk is None else chunk
-        tokens, batches = rank.grid.select(pl.col("new_token", "n_prefill").sum()).row(0)
+        tokens, batches = rank.grid.select_seq(pl.col("new_token", "n_prefill").sum()).row(0)
         return bool(least) and bool(tokens > 0.3 * least * batches)
     if chunk is not None:
         return False
@@ -248,11 +248,11 @@ def _balance(rank: Rank, limits: Limits) -> pl.DataFrame:
         & (pl.col("lost") == 0)
         & (pl.int_range(pl.len()) >= rank.cells(w))
     )
-    frame = frame.with_columns(ok=ok.fill_null(False))
+    frame = frame.with_columns_seq(ok=ok.fill_null(False))
     # How much output the requests of this server hold at a moment, over their mean output,
     # as it was at first: tells when the excess began, while 1.6 tells that there is one.
     early = frame.filter("ok").head(rank.cells(120))
-    factor = early.select(
+    factor = early.select_seq(
         ((pl.col("token") / pl.col("now") - pl.col("prompt")) / pl.col("out")).median()
     ).item()
     fair = (
@@ -260,7 +260,7 @@ def _balance(rank: Rank, limits: Limits) -> pl.DataFrame:
         if factor is not None
         else limits["output_factor"]
     )
-    return frame.select(
+    return frame.select_seq(
         excess=pl.col("token")
         - pl.col("now") * (pl.col("prompt") + limits["output_factor"] * pl.col("out")),
         fair=pl.col("token") - pl.col("now") * (pl.col("prompt") + fair * pl.col("out")),
@@ -272,8 +272,8 @@ def _leaking(rank: Rank, limits: Limits) -> list[Span]:
     """Return the span of a leak: from where it began to the end, since it never comes back."""
     if not rank.kv_tokens:
         return []
-    b = _balance(rank, limits).with_columns(t=rank.grid["t"])
-    over = b.select(
+    b = _balance(rank, limits).with_columns_seq(t=rank.grid["t"])
+    over = b.select_seq(
         pl.col("ok") & (pl.col("excess") > limits["excess"] * rank.kv_tokens)
     ).to_series()
     found = at_least(joined(spans(over), rank.cells(60)), rank.cells(limits["report_s"]))

@@ -200,7 +200,7 @@ def _other_than_longer(rank: Rank, low: int, high: int) -> str:
 
 def _fitted_residual(rank: Rank, low: int, high: int) -> pl.Series:
     """Return the residuals of the cells that the step model is about."""
-    rows = rank.grid[low : high + 1].with_columns(cuda_graph=pl.col("graph_off") < 0.5)
+    rows = rank.grid[low : high + 1].with_columns_seq(cuda_graph=pl.col("graph_off") < 0.5)
     return like_the_model(rank, rows)["residual"].drop_nulls()
 
 
@@ -218,7 +218,7 @@ def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
         {"a": a, "lowest": lowest, "u": usage, "base": base, "top": top, "settled": settled}
     )
     hit = (
-        frame.select(
+        frame.select_seq(
             (pl.col("a") >= limits["growth"] * pl.col("lowest"))
             & (pl.col("u") - pl.col("base") >= limits["usage_rise"])
             & (pl.col("u") >= 0.8)

@@ -72,7 +72,7 @@ def kv_held_by_prefixes(case: Case, limits: Limits) -> Finding | Clear:
     if "KV001" not in case.earlier:
         return Clear("the pool was not saturated, and no usage remained with nothing running")
     for rank in case.ranks:
-        totals = rank.grid.select(
+        totals = rank.grid.select_seq(
             pl.col("new_token", "cached_token", "completed", "decoded").sum()
         ).row(0, named=True)
         hit, new, done = totals["cached_token"], totals["new_token"], totals["completed"]

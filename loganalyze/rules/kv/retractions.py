@@ -138,7 +138,7 @@ def _without_statistics(case: Case, limits: Limits) -> Finding | Clear:
     """Judge a log of retractions alone, as another node or a higher log level leaves it."""
     events = retractions(case.data, None).drop_nulls("time").sort("time")
     lost = pl.col("num_retracted_reqs").fill_null(1)
-    many = events.with_columns(n=lost.rolling_sum_by("time", "60s")).filter(
+    many = events.with_columns_seq(n=lost.rolling_sum_by("time", "60s")).filter(
         pl.col("n") >= limits["per_minute"]
     )
     if not many.height:
@@ -147,7 +147,7 @@ def _without_statistics(case: Case, limits: Limits) -> Finding | Clear:
     spell_of = events.filter(pl.col("time").is_between(start, many["time"][-1]))
     episodes = spells_of(spell_of, limits["join_s"])
     length = sum(one.duration_s for one in episodes)
-    total = int(spell_of.select(lost.sum()).item())
+    total = int(spell_of.select_seq(lost.sum()).item())
     if length < limits["report_s"]:
         raise NotApplicable(NO_STATISTICS)
     first = spell_of.row(0, named=True)

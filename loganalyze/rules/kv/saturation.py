@@ -322,7 +322,7 @@ def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
 
 
 def _not_full(case: Case, limits: Limits) -> str:
-    printed = case.data.batch.select("queue_req", usage=_printed_full_usage())
+    printed = case.data.batch.select_seq("queue_req", usage=_printed_full_usage())
     top = as_float(printed["usage"].max(), 0.0)
     both = as_float(printed.filter(pl.col("queue_req") > 0)["usage"].max())
     if both is None:

@@ -110,7 +110,7 @@ def _drain_start(rank: Rank, end: int) -> int:
         & (pl.col("running_req") <= pl.col("running_req").shift(1).fill_null(1 << 40))
         & ~pl.col("after_gap").fill_null(False)
     ).fill_null(False)
-    run = spans(rows.select(steady).to_series())
+    run = spans(rows.select_seq(steady).to_series())
     if not run or run[-1][1] != rows.height:
         return end
     return int(rows["row"][run[-1][0]])

@@ -71,7 +71,9 @@ def stall(case: Case, limits: Limits) -> Finding | Clear:
     ).sort("line_no")
     late = while_computing(case, said.filter(pl.col("kind") == "health_check_failed"))
     if late.height:
-        said = said.join(late.select("source", "line_no"), on=["source", "line_no"], how="anti")
+        said = said.join(
+            late.select_seq("source", "line_no"), on=["source", "line_no"], how="anti"
+        )
     quiet = case.signals.session.role == "prefill"
     if quiet and not said.height and not late.height:
         raise NotApplicable("a PD prefill server prints nothing when decode servers do the work")
@@ -234,8 +236,10 @@ def _was_felt(rank: Rank, gap: Gap) -> bool:
     """
     values = pl.col("gen_throughput").filter(pl.col("decode"))
     before = gap.before
-    earlier = as_float(rank.lines[max(0, before - 20) : before + 1].select(values.median()).item())
-    later = rank.lines[before + 1 : before + 100].select(values.drop_nulls().first()).item()
+    earlier = as_float(
+        rank.lines[max(0, before - 20) : before + 1].select_seq(values.median()).item()
+    )
+    later = rank.lines[before + 1 : before + 100].select_seq(values.drop_nulls().first()).item()
     return earlier is None or later is None or bool(later < earlier / 2)
 
 

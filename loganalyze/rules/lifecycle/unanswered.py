@@ -28,20 +28,22 @@ def while_computing(case: Case, checks: pl.DataFrame) -> pl.DataFrame:
     """
     checks = checks.drop_nulls("time").sort("time", maintain_order=True)
     if not checks.height or not case.ranks:
-        return checks.clear().with_columns(decoded=pl.lit(False))
+        return checks.clear().with_columns_seq(decoded=pl.lit(False))
     every, decoding = list[pl.DataFrame](), list[pl.DataFrame]()
     for rank in case.ranks:
         every.append(printed_around(checks["time"], rank.lines))
         decoding.append(_decoded_before(checks["time"], rank.lines.filter("decode")))
     before, after, decode = (
-        pl.DataFrame([one[name].alias(str(i)) for i, one in enumerate(of)]).select(which(pl.all()))
+        pl.DataFrame([one[name].alias(str(i)) for i, one in enumerate(of)]).select_seq(
+            which(pl.all())
+        )
         for of, name, which in (
             (every, "before", pl.max_horizontal),
             (every, "after", pl.min_horizontal),
             (decoding, "before", pl.max_horizontal),
         )
     )
-    found = checks.with_columns(
+    found = checks.with_columns_seq(
         _before=before.to_series(), _after=after.to_series(), _decode=decode.to_series()
     )
     went_on = (pl.col("time") - pl.col("_before") <= _WAITED / 2) & (
@@ -49,7 +51,7 @@ def while_computing(case: Case, checks: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         found.filter(went_on)
-        .with_columns(decoded=(pl.col("time") - pl.col("_decode") <= _WAITED).fill_null(False))
+        .with_columns_seq(decoded=(pl.col("time") - pl.col("_decode") <= _WAITED).fill_null(False))
         .drop("_before", "_after", "_decode")
     )
 
@@ -68,7 +70,7 @@ def printed_around(times: pl.Series, lines: pl.DataFrame) -> pl.DataFrame:
     Returns:
         One row for each time: `before`, `after`; null where there is none.
     """
-    rows = _by_stamp(lines).select(
+    rows = _by_stamp(lines).select_seq(
         "time",
         before="time",
         after="time",
@@ -81,7 +83,9 @@ def printed_around(times: pl.Series, lines: pl.DataFrame) -> pl.DataFrame:
     )
     gone = pl.col("last") > pl.col("since")
     inside = gone & (pl.col("last") > pl.col("time"))
-    return later.with_columns(at.join_asof(rows.select("time", "before"), on="time")).select(
+    return later.with_columns_seq(
+        at.join_asof(rows.select_seq("time", "before"), on="time")
+    ).select_seq(
         before=pl.when(inside).then("time").when(gone).then("last").otherwise("before"),
         after=pl.when(inside).then("time").otherwise("after"),
     )
@@ -98,20 +102,20 @@ def _decoded_before(times: pl.Series, decode: pl.DataFrame) -> pl.DataFrame:
     if their intervals add up to most of it; else a long prefill may stand before them.
     """
     decode = _by_stamp(decode)
-    rows = decode.filter(pl.col("lines") > 0).select(
+    rows = decode.filter(pl.col("lines") > 0).select_seq(
         "time",
         "lines",
         took="dt_s",
         step=pl.col("time").diff() / pl.col("lines"),
     )
     at = times.alias("time").to_frame()
-    found = at.join_asof(decode.select("time", before="time"), on="time").hstack(
+    found = at.join_asof(decode.select_seq("time", before="time"), on="time").hstack(
         at.join_asof(rows, on="time", strategy="forward", allow_exact_matches=False).drop("time")
     )
     most_s = pl.col("step").dt.total_milliseconds() / 2000
     even = (pl.col("lines") > 1) & (pl.col("took") > most_s)
     spread = pl.when(even).then(pl.col("time") - pl.col("step"))
-    return found.select(before=pl.max_horizontal("before", spread))
+    return found.select_seq(before=pl.max_horizontal("before", spread))
 
 
 def unanswered(case: Case, checks: pl.DataFrame) -> Finding:

@@ -76,7 +76,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     longest = max(worst.spans, key=lambda span: span[1] - span[0])
     after = Held(worst.rank, [warming[id(worst.rank)][longest]])
     settled = as_float(_per_request(worst.rank).filter(after.mask).median(), 0.0)
-    alike = after.decode.with_columns(
+    alike = after.decode.with_columns_seq(
         _off=(pl.col("own_token") / pl.col("running_req") - settled).abs()
     ).filter(pl.col("_off").is_finite())
     return Finding(
@@ -223,7 +223,7 @@ def _before_and_after(
 ) -> list[pl.Series]:
     """Return the levels of the windows before and after each cell; null where few are known."""
     frame = pl.DataFrame({"at": (passed * _PARTS).cast(pl.Int64), "a": a})
-    ends = frame.reverse().with_columns(at=frame["at"][-1] - pl.col("at"))
+    ends = frame.reverse().with_columns_seq(at=frame["at"][-1] - pl.col("at"))
     least = rank.cells(limits["settle_s"]) // 2
     return [_level(frame, least).shift(1), _level(ends, least).reverse()]
 
@@ -232,4 +232,6 @@ def _level(rows: pl.DataFrame, least: int) -> pl.Series:
     """Return the median of the window that ends with each cell; null with fewer known cells."""
     a, size = pl.col("a"), f"{_PARTS}i"
     known = a.is_not_null().cast(pl.Int64).rolling_sum_by("at", size)
-    return rows.select(pl.when(known >= least).then(a.rolling_median_by("at", size))).to_series()
+    return rows.select_seq(
+        pl.when(known >= least).then(a.rolling_median_by("at", size))
+    ).to_series()

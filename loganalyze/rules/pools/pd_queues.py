@@ -297,7 +297,7 @@ def _behind(held: Held) -> str:
     more = f"{waiting:,.0f} more wait for preallocation at usage {held.mean('usage') or 0:.2f}"
     cap = held.rank.cap
     taken = pl.col("transfer") + pl.col("running").fill_null(0)
-    if cap and as_float(held.cells.select((taken >= near_cap(cap)).mean()).item(), 0.0) > 0.5:
+    if cap and as_float(held.cells.select_seq((taken >= near_cap(cap)).mean()).item(), 0.0) > 0.5:
         return f"{more}: they hold the {cap} request slots"
     return more
 
@@ -305,7 +305,7 @@ def _behind(held: Held) -> str:
 def _or_silent(rank: Rank, held: pl.Series) -> pl.Series:
     """Carry a state over gaps that it leads into and that it follows: few lines, same state."""
     gap = rank.grid["gap"]
-    state = pl.DataFrame({"held": held, "gap": gap}).select(
+    state = pl.DataFrame({"held": held, "gap": gap}).select_seq(
         before=pl.when(~pl.col("gap")).then("held").forward_fill(),
         after=pl.when(~pl.col("gap")).then("held").backward_fill(),
     )

@@ -211,7 +211,7 @@ def _full_pool_has_room(limits: Limits) -> pl.Expr:
 
 def _lost_to_window(rank: Rank, pressed: pl.Expr, limits: Limits) -> list[Span]:
     """Return the spans in which the small pool filled until a running request was thrown back."""
-    grid = rank.grid.select(
+    grid = rank.grid.select_seq(
         pressed=pressed.fill_null(False),
         lost=pl.col("retracted") > 0,
         full=pl.col("swa_usage").fill_null(0.0) >= limits["lost_usage"],
@@ -253,5 +253,5 @@ def _kept_beyond_window(held: Held) -> Evidence | None:
 
 def _swa_size(case: Case) -> int | None:
     rows = case.data.batch.filter((pl.col("swa_token_usage") >= 0.3) & (pl.col("swa_token") > 0))
-    size = rows.select((pl.col("swa_token") / pl.col("swa_token_usage")).median()).item()
+    size = rows.select_seq((pl.col("swa_token") / pl.col("swa_token_usage")).median()).item()
     return round(size) if size else None

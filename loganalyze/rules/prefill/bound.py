@@ -92,7 +92,7 @@ def prefill_bound(case: Case, limits: Limits) -> Finding | Clear:
         )
         return Clear(f"prefill took at most {top:.0%} of the time over {limits['window_s']:.0f} s")
     worst = found[0]
-    cells = worst.cells.select(
+    cells = worst.cells.select_seq(
         pl.col("new_token", "cached_token", "started", "decoded").sum()
     ).row(0, named=True)
     prompt = (cells["new_token"] + cells["cached_token"]) / max(cells["started"], 1.0)

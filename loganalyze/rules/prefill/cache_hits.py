@@ -59,19 +59,19 @@ def cache_hits_fell(case: Case, limits: Limits) -> Finding | Clear:
         size = rank.cells(w)
         frame = (
             pl.DataFrame({"new": new, "hit": hit, "seq": seqs})
-            .with_columns(
+            .with_columns_seq(
                 rate=pl.when(pl.col("new") + pl.col("hit") >= limits["min_tokens"]).then(
                     pl.col("hit") / (pl.col("new") + pl.col("hit"))
                 ),
                 prompt=(pl.col("new") + pl.col("hit")) / pl.col("seq"),
             )
-            .with_columns(
+            .with_columns_seq(
                 before=pl.col("rate").shift(size),
                 prompt_before=pl.col("prompt").shift(size),
             )
         )
         seen = max(seen, as_float(frame["rate"].max(), 0.0))
-        fell = frame.select(
+        fell = frame.select_seq(
             (
                 (pl.int_range(pl.len()) >= 2 * size - 1)
                 & (pl.col("before") - pl.col("rate") >= limits["drop"])

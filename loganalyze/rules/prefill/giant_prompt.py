@@ -54,8 +54,8 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("running_req") > 0)
         )
         runs = (
-            rank.lines.with_columns(ends=pl.col("t").shift(-1), full=full.fill_null(False))
-            .with_columns(run=pl.col("full").rle_id())
+            rank.lines.with_columns_seq(ends=pl.col("t").shift(-1), full=full.fill_null(False))
+            .with_columns_seq(run=pl.col("full").rle_id())
             .filter("full")
             .group_by("run", maintain_order=True)
             .agg(
@@ -80,7 +80,7 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
                 joined(
                     [
                         (int(a / rank.step_s), int(b / rank.step_s) + 1)
-                        for a, b in runs.select("t", "ends").iter_rows()
+                        for a, b in runs.select_seq("t", "ends").iter_rows()
                     ],
                     0,
                 ),

@@ -75,7 +75,7 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         stalls = pl.Series([0.0]).extend_constant(0.0, rank.grid.height - 1)
         counted = long.group_by(cell=(pl.col("t") / rank.step_s).floor().cast(pl.Int64)).len()
         stalls = (
-            rank.grid.select("cell")
+            rank.grid.select_seq("cell")
             .join(counted, on="cell", how="left", maintain_order="left")["len"]
             .fill_null(0)
         )
@@ -160,7 +160,7 @@ def _runs(rank: Rank) -> pl.DataFrame | None:
     model = rank.model
     if model is None or model.p0_s + model.p1_s <= 0 or rank.timeline.merged:
         return None
-    lines = rank.lines.with_columns(run=pl.col("prefill").rle_id())
+    lines = rank.lines.with_columns_seq(run=pl.col("prefill").rle_id())
     return (
         lines.filter(pl.col("prefill") & (pl.col("running_req") > 0))
         .group_by("run", maintain_order=True)

@@ -46,10 +46,10 @@ def chunk_too_small(case: Case, limits: Limits) -> Finding | Clear:
         & (pl.col("lines") > 0)
     )
     # A row that stands for several lines may hold as many full chunks as its tokens make.
-    lines = lines.with_columns(
+    lines = lines.with_columns_seq(
         full=pl.min_horizontal(pl.col("new_token").fill_null(0) // chunk, "lines")
     )
-    n_lines, n_full = lines.select(pl.col("lines", "full").sum()).row(0)
+    n_lines, n_full = lines.select_seq(pl.col("lines", "full").sum()).row(0)
     if n_lines < 10:
         return Clear("prefill was the limit, but nothing waited")
     if n_full < limits["share"] * n_lines:
