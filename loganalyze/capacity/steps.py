@@ -249,7 +249,7 @@ def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, flo
     """Solve the weighted least squares with no unknown below zero.
 
     Exact: of the (at most 31) subsets of unknowns whose free solution is non-negative, the one
-    that explains most. None explains more than all of them.
+    that explains most. A subset that no other unknown would improve is that one.
     """
     best: dict[str, float] = dict.fromkeys(names, 0.0)
     best_gain = 0.0
@@ -259,13 +259,21 @@ def _non_negative(names: Sequence[str], sums: dict[str, float]) -> dict[str, flo
             values = _solve(_matrix(subset, sums), right)
             if values is None or min(values) < 0:
                 continue
-            if count == len(names):
-                return dict(zip(subset, values, strict=True))
+            found = dict.fromkeys(names, 0.0) | dict(zip(subset, values, strict=True))
+            if all(_left(p, found, sums) <= 0 for p in names if p not in subset):
+                return found
             gain = sum(v * r for v, r in zip(values, right, strict=True))
             if gain > best_gain * (1 + _ROUNDING):
-                best_gain = gain
-                best = dict.fromkeys(names, 0.0) | dict(zip(subset, values, strict=True))
+                best_gain, best = gain, found
     return best
+
+
+def _left(name: str, found: Mapping[str, float], sums: dict[str, float]) -> float:
+    """Return how much is left for an unknown to explain; negative where it would have to fall."""
+    explained = (
+        v * sums.get(f"{name} {q}", sums.get(f"{q} {name}", 0.0)) for q, v in found.items()
+    )
+    return sums[name] - math.fsum(explained)
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
