@@ -7,8 +7,9 @@ lines printed within them, with the stamps of the first and the last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -92,61 +93,41 @@ def mask_of(found: Sequence[Span], height: int) -> pl.Series:
     return pl.concat([*parts, _NO.new_from_index(0, height - at)])
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """When a state that was entered is kept, and when it ends. All lengths in cells.
-
-    Attributes:
-        patience: the state ends after this many cells in which `keep` is false.
-        quits: (mask, cells) pairs: the state ends once the mask was true for that many cells.
-        fades: (mask, cells) pairs: once the mask was true for that many cells the state ends,
-            in retrospect, at the last cell before them.
-    """
-
-    patience: int
-    quits: Sequence[tuple[pl.Series, int]] = ()
-    fades: Sequence[tuple[pl.Series, int]] = ()
-
-
-def hysteresis(enter: pl.Series, keep: pl.Series, rule: Hold) -> list[Span]:
+def hysteresis(
+    enter: pl.Series, keep: pl.Series, patience: int, ends: Iterable[tuple[pl.Series, int]] = ()
+) -> list[Span]:
     """Return the spans of a state that is easier to keep than to enter.
 
-    The state begins at a cell where `enter` is true and goes on until `rule` ends it; it never
-    reaches beyond the last cell in which `keep` or `enter` was true.
+    The state begins at a cell where `enter` is true, and ends at the last cell in which it or
+    `keep` was true before one of these was seen since it began:
+
+    Args:
+        enter: where it begins.
+        keep: where it goes on.
+        patience: so many cells in a row without `keep` or `enter`.
+        ends: (mask, cells) pairs: so many cells in a row in which the mask is true.
 
     Why: under steady saturation usage saw-tooths between 0.65 and 1.00 as waves of requests
     finish together; a threshold on each line would cut one saturation into forty.
     """
-    starts = spans(enter)
-    good = (keep | enter).fill_null(False).to_list()
-    quits = [(m.fill_null(False).to_list(), n) for m, n in rule.quits]
-    fades = [(m.fill_null(False).to_list(), n) for m, n in rule.fades]
+    good = (keep | enter).fill_null(False)
+    kept, height = spans(good), good.len()
+    long = [(at_least(spans(mask), n), n) for mask, n in [(~good, patience), *ends]]
     out: list[Span] = []
-    height = len(good)
     reached = 0
-    for first, _ in starts:
+    for first, _ in spans(enter):
         if first < reached:
             continue
-        last = first + 1
-        bad = 0
-        quitting = [0] * len(quits)
-        fading = [0] * len(fades)
-        cell = first
-        while cell < height:
-            bad = 0 if good[cell] else bad + 1
-            if good[cell]:
-                last = cell + 1
-            quitting = [n + 1 if m[cell] else 0 for n, (m, _) in zip(quitting, quits, strict=True)]
-            fading = [n + 1 if m[cell] else 0 for n, (m, _) in zip(fading, fades, strict=True)]
-            cell += 1
-            ended = [n for n, (_, limit) in zip(quitting, quits, strict=True) if n >= limit]
-            faded = [n for n, (_, limit) in zip(fading, fades, strict=True) if n >= limit]
-            if ended or faded:
-                last = min(last, cell - max([*ended, *faded]))
-                break
-            if bad >= rule.patience:
-                break
-        reached = max(cell, first + 1)
+        # Where each of the ends was seen, and since where.
+        seen = [(height, height)]
+        for found, n in long:
+            k = bisect_left(found, first + n, key=itemgetter(1))
+            if k < len(found):
+                since = max(found[k][0], first)
+                seen.append((since + n, since))
+        reached, since = min(seen)
+        k = bisect_left(kept, since, key=itemgetter(0)) - 1
+        last = min(kept[k][1], since) if k >= 0 else first
         if last > first:
             out.append((first, last))
     return out

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loganalyze.episodes import (
-    Hold,
     at_least,
     hysteresis,
     joined,
@@ -59,18 +58,18 @@ def test_mask_of_inverts_spans(values):
 
 def test_hysteresis_keeps_through_a_dip():
     enter, keep = series("..##..........."), series("..####..####...")
-    assert hysteresis(enter, keep, Hold(patience=3)) == [(2, 12)]
-    assert hysteresis(enter, keep, Hold(patience=2)) == [(2, 6)]
+    assert hysteresis(enter, keep, 3) == [(2, 12)]
+    assert hysteresis(enter, keep, 2) == [(2, 6)]
 
 
-def test_hysteresis_quits_at_once_when_the_queue_is_empty():
+def test_hysteresis_ends_before_the_queue_is_empty():
     enter, keep, empty = series("##........"), series("##########"), series("....##....")
-    assert hysteresis(enter, keep, Hold(patience=9, quits=[(empty, 2)])) == [(0, 4)]
+    assert hysteresis(enter, keep, 9, [(empty, 2)]) == [(0, 4)]
 
 
-def test_hysteresis_fades_in_retrospect():
+def test_hysteresis_ends_in_retrospect():
     enter, keep, low = series("##........"), series("##########"), series("...#######")
-    assert hysteresis(enter, keep, Hold(patience=9, fades=[(low, 4)])) == [(0, 3)]
+    assert hysteresis(enter, keep, 9, [(low, 4)]) == [(0, 3)]
 
 
 @settings(deadline=None)
@@ -78,9 +77,43 @@ def test_hysteresis_fades_in_retrospect():
 def test_spans_are_ordered_disjoint_and_inside(values, patience):
     enter = pl.Series([a for a, _ in values], dtype=pl.Boolean)
     keep = pl.Series([b for _, b in values], dtype=pl.Boolean)
-    found = hysteresis(enter, keep, Hold(patience))
+    found = hysteresis(enter, keep, patience)
     assert all(0 <= a < b <= len(values) for a, b in found)
     assert all(one[1] <= two[0] for one, two in pairwise(found))
+
+
+def cell_by_cell(enter, keep, patience, mask, n):
+    """The same as `hysteresis`, told from one cell to the next."""
+    out, cell = [], 0
+    while cell < len(enter):
+        if not enter[cell] or (cell and enter[cell - 1]):
+            cell += 1
+            continue
+        first = last = cell
+        bad = seen = 0
+        while cell < len(enter):
+            good = enter[cell] or keep[cell]
+            bad, seen = 0 if good else bad + 1, seen + 1 if mask[cell] else 0
+            last = cell + 1 if good else last
+            cell += 1
+            if seen >= n:
+                last = min(last, cell - n)
+            if seen >= n or bad >= patience:
+                break
+        out += [(first, last)] if last > first else []
+    return out
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(*[st.booleans()] * 3), max_size=60), st.integers(1, 6), st.integers(1, 6)
+)
+def test_hysteresis_is_as_told_cell_by_cell(values, patience, n):
+    enter, keep, mask = (pl.Series([v[k] for v in values], dtype=pl.Boolean) for k in range(3))
+    found = hysteresis(enter, keep, patience, [(mask, n)])
+    assert found == cell_by_cell(
+        *(s.to_list() for s in (enter, keep)), patience, mask.to_list(), n
+    )
 
 
 def test_values_within_any_of_some_ranges():

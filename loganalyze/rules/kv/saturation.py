@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from loganalyze.capacity import memory
-from loganalyze.episodes import Hold, Span, at_least, hysteresis, joined, spans
+from loganalyze.episodes import Span, at_least, hysteresis, joined, spans
 from loganalyze.model import Action, Capacity, Finding, Severity
 from loganalyze.rules.held import (
     Held,
@@ -244,14 +244,12 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     found = hysteresis(
         enter,
         keep,
-        Hold(
-            patience=rank.cells(limits["patience_s"]),
-            quits=[((~queued).fill_null(True), rank.cells(limits["no_queue_s"]))],
-            fades=[
-                ((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"])),
-                (busy > limits["enter_share"], rank.cells(limits["fade_s"])),
-            ],
-        ),
+        rank.cells(limits["patience_s"]),
+        [
+            ((~queued).fill_null(True), rank.cells(limits["no_queue_s"])),
+            ((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"])),
+            (busy > limits["enter_share"], rank.cells(limits["fade_s"])),
+        ],
     )
     lacking = rank.select(calm | short).cast(pl.Float64)
     found = [
