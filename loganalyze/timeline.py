@@ -356,9 +356,11 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
     seconds = pl.DataFrame(
         {"ms": (stamps - pl.Series([origin], dtype=pl.Datetime("ms"))).dt.total_milliseconds()}
     )
-    era = (pl.col("ms").diff().fill_null(0) < -120_000).cum_sum()
-    flat = seconds.select_seq(ms=pl.col("ms").cum_max().over(era))
-    t = flat.select_seq(
+    flat = pl.col("ms").cum_max()
+    set_back = seconds["ms"].diff() < -120_000
+    if set_back.any():
+        flat = flat.over(set_back.fill_null(False).cum_sum())
+    t = seconds.select_seq(ms=flat).select_seq(
         t=pl.col("ms").diff().clip(0, None).fill_null(pl.col("ms").first()).cum_sum() / 1000.0
     )
     if bool((t["t"] % 1 == 0).all()):
@@ -566,17 +568,19 @@ def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
     out: list[Timeline] = []
     for one in found:
         own, lines = _prefilled(_prefills_of(one)), one.lines
+        ends = [sums["t"].search_sorted(lines["t"], "right") for sums in (every, own)]
         counts: dict[str, pl.Series] = {}
         for since, before in (("", "stamp_dt_s"), ("last_", "dt_s")):
+            start = (lines["t"] - lines[before]).fill_null(0.0)
+            starts = [sums["t"].search_sorted(start, "right") for sums in (every, own)]
             for name in ("prefill", "new_token"):
-                theirs = pl.repeat(0.0, lines.height, eager=True)
-                for sums, sign in ((every, 1), (own, -1)):
-                    until = sums[name].gather(sums["t"].search_sorted(lines["t"], "right"))
-                    start = (lines["t"] - lines[before]).fill_null(0.0)
-                    theirs = theirs + sign * (
-                        until - sums[name].gather(sums["t"].search_sorted(start, "right"))
-                    )
-                counts[f"{since}beside_{name}"] = theirs.set(lines[before].is_null(), None)
+                of_all, of_own = (
+                    sums[name].gather(end) - sums[name].gather(begin)
+                    for sums, end, begin in zip((every, own), ends, starts, strict=True)
+                )
+                counts[f"{since}beside_{name}"] = (of_all - of_own).set(
+                    lines[before].is_null(), None
+                )
         out.append(replace(one, lines=lines.with_columns_seq(**counts)))
     return out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
@@ -215,18 +217,22 @@ def _range(values: pl.Series) -> str:
     return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
 
 
+def _near_prefill(rank: Rank) -> pl.Series:
+    """Return the cells of a rank's prefill batches, and their neighbours."""
+    near = rank.grid["cell"].filter(rank.grid["n_prefill"] > 0)
+    return pl.concat([near - 1, near, near + 1]).unique()
+
+
 def _others_prefill(case: Case, rank: Rank) -> pl.Series:
     """Return where another rank's prefill may have kept a step of this rank from its graph.
 
     Ranks step together: while one is in prefill, all run without a graph. More requests than
     ran with a graph at any time are a reason of their own.
     """
-    cells = rank.grid["cell"]
-    busy = pl.repeat(False, cells.len(), eager=True, dtype=pl.Boolean)
-    for other in case.ranks:
+    cells, busy = rank.grid["cell"], rank.never
+    for k, other in enumerate(case.ranks):
         if other is not rank:
-            near = other.grid.filter(pl.col("n_prefill") > 0)["cell"]
-            beside = pl.concat([near - 1, near, near + 1]).unique()
+            beside = case.signals.once(("cells beside prefill", k), partial(_near_prefill, other))
             busy = busy | cells.is_in(beside.implode())
     on = rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))["running_req"].max()
     if on is not None:
