@@ -708,10 +708,8 @@ def places(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
 
 def row_before(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
     """Return the `row` of the line before each of some rows; -1 where there is none."""
-    at = pl.DataFrame({"place": places(lines, lines), "row": lines["row"]})
-    wanted = pl.DataFrame({"place": places(lines, rows)}).with_row_index("order")
-    found = wanted.sort("place").join_asof(at.sort("place"), on="place", check_sortedness=False)
-    return found.sort("order")["row"].cast(pl.Int64).fill_null(-1)
+    at = places(lines, rows).fill_null(-_PART_LINES)
+    return places(lines, lines).search_sorted(at, "right").cast(pl.Int64) - 1
 
 
 #: More lines than a part has.

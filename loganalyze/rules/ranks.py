@@ -7,7 +7,6 @@ from pathlib import PurePath
 
 import polars as pl
 
-from loganalyze.capacity import predict
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import at_least, joined, spans, within
 from loganalyze.lengths import duration
@@ -189,8 +188,7 @@ def _balance(case: Case) -> list[Action]:
 
 def _even_load(case: Case) -> str:
     """Say what an even load would give, as the plan does; empty where the log cannot tell."""
-    load = None if case.excerpt else predict.load(case.data)
-    x = load.uneven if load else None
+    x = case.load.uneven if case.load else None
     if x is None:
         return ""
     return f"{x.even:,.0f} requests run instead of {x.running:.0f}, {gain_text(x.gain)}"

@@ -19,6 +19,7 @@ from typing import Literal
 import polars as pl
 
 from loganalyze import docstrings
+from loganalyze.capacity import predict
 from loganalyze.errors import UsageError
 from loganalyze.lengths import duration
 from loganalyze.model import CheckStatus, Finding, SessionData, Severity
@@ -125,6 +126,11 @@ class Case:
     def excerpt(self) -> bool:
         """Whether the log is too short for any duration."""
         return self.signals.span_s < EXCERPT_S or self.signals.n_lines < EXCERPT_LINES
+
+    @cached_property
+    def load(self) -> predict.Load | None:
+        """What predictions start from; None for an excerpt."""
+        return None if self.excerpt else predict.load(self.data)
 
     @cached_property
     def judged(self) -> bool:

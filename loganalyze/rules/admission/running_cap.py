@@ -296,7 +296,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     queue = held.average(waiting(case))
     want = max(cap + 1, min(round(cap + queue), fits or 10**9))
     effect = f"KV has room for {such}" if fits else ""
-    load = None if case.excerpt else predict.load(case.data)
+    load = case.load
     gain = None
     if load is not None and load.model is not None:
         gain = predict.estimate(load, predict.Change(cap=want))

@@ -16,13 +16,11 @@ def one_step_up(case: Case) -> float | None:
 
 def left_over_memory(case: Case, held: Held) -> list[Action]:
     """Return what gives the pool the free GPU memory, if there is enough of it."""
-    found, useless = _left_over(case, held, None if case.excerpt else predict.load(case.data))
+    found, useless = _left_over(case, held)
     return found + useless
 
 
-def _left_over(
-    case: Case, held: Held, load: predict.Load | None
-) -> tuple[list[Action], list[Action]]:
+def _left_over(case: Case, held: Held) -> tuple[list[Action], list[Action]]:
     """Return that where it raises the throughput by the prediction, and where it does not."""
     config, capacity = case.signals.session.config, case.signals.capacity
     free, cell, n = config.available_gpu_mem_gib, capacity.bytes_per_token, held.rank.kv_tokens
@@ -40,7 +38,7 @@ def _left_over(
     effect, gain = "", None
     if cell and n:
         more = memory.tokens_in(spare, cell)
-        gain = _estimate(load, predict.Change(pool=1 + more / n))
+        gain = _estimate(case, predict.Change(pool=1 + more / n))
         hold = f"{more:,} more tokens (+{more / n:.0%} KV){_said(gain)}"
         effect = f"{spare:.1f} GiB hold {hold}"
         if proposed is None:
@@ -76,8 +74,7 @@ def _solved_total(case: Case) -> float | None:
 def more_room(case: Case, held: Held) -> list[Action]:
     """The levers on the pool, in order of effect, with predicted gains."""
     config = case.signals.session.config
-    load = None if case.excerpt else predict.load(case.data)
-    out, useless = _left_over(case, held, load)
+    out, useless = _left_over(case, held)
     if config.available_gpu_mem_gib is None:
         out += act(
             case,
@@ -94,7 +91,7 @@ def more_room(case: Case, held: Held) -> list[Action]:
         and "float8" not in stored
         and "fp8" not in stored
     ):
-        gain = _estimate(load, predict.Change(pool=2.0, kv_bytes=0.5))
+        gain = _estimate(case, predict.Change(pool=2.0, kv_bytes=0.5))
         into = out if gains(gain) else useless
         into += act(
             case,
@@ -128,8 +125,9 @@ def more_room(case: Case, held: Held) -> list[Action]:
     return out + useless
 
 
-def _estimate(load: predict.Load | None, change: predict.Change) -> Estimate | None:
+def _estimate(case: Case, change: predict.Change) -> Estimate | None:
     """Return the predicted throughput factor of a change; None without a step model."""
+    load = case.load
     return predict.estimate(load, change) if load is not None and load.model else None
 
 
