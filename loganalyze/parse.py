@@ -502,7 +502,7 @@ def _apply(
         values = _filtered(values, fits) if values.width else values
         others = pl.concat([others, left])
     layout.hits += len(likely)
-    rows.add_layout(layout, likely.drop("text"), values)
+    rows.add_layout(layout, likely.select_seq(pl.exclude("text")), values)
     if layout.partial:
         first = likely.sort("line_no").head(SAMPLES).select_seq("line_no", "text")
         samples += [(no, (own_words(text) or "")[:SAMPLE_CHARS]) for no, text in first.rows()]
