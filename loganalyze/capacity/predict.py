@@ -283,33 +283,33 @@ def estimate(
     sums = (
         lines.group_by("block", maintain_order=True)
         .agg(
-            pl.len().alias("n"),
+            pl.len().cast(pl.Float64).alias("n"),
             pl.col("running", "tokens", "prefill_s", "after", "held", "prefill_after").sum(),
         )
         .drop("block")
         .rows()
     )
-    blocks = [_Sums(*row) for row in sums]
-    whole = _total(blocks)
-    servers = change.servers
-    rng = random.Random(len(blocks) * 1_000_003 + load.lines.height)
+    nows = [_Sums(*row[:4]) for row in sums]
+    thens = [_Sums(row[0], *row[4:]) for row in sums]
+    servers, n = change.servers, len(sums)
+    rng = random.Random(n * 1_000_003 + load.lines.height)
     shapes = _Shapes(load, bandwidth, cell, rng)
     splits = (1.0 / change.split, 1.0)
     error = LAYOUT_ERROR if change.layout or load.ranks > 1 else MODEL_ERROR
 
     def gain(now: _Sums, then: _Sums, shape: _Shape, share: float) -> float:
         before = now.running / (now.seconds(shape) or math.inf)
-        seconds = then.seconds_after(shape, change.kv_bytes * share)
+        seconds = then.seconds(shape, change.kv_bytes * share)
         seconds += shape.per_token * change.weights * then.n
-        after = then.after / (seconds or math.inf)
+        after = then.running / (seconds or math.inf)
         return servers * after / before if before else 1.0
 
     middle = shapes.best()
-    mid = gain(whole, whole, middle, sum(splits) / 2)
+    mid = gain(_total(nows), _total(thens), middle, sum(splits) / 2)
     answers = []
     for _ in range(_DRAWS):
-        now = _total(rng.choices(blocks, k=len(blocks)))
-        then = _total(rng.choices(blocks, k=len(blocks)))
+        now = _total(rng.choices(nows, k=n))
+        then = _total(rng.choices(thens, k=n))
         answer = gain(now, then, shapes.draw(), rng.uniform(*splits))
         answers.append(answer * math.exp(rng.gauss(0.0, error / _Z90)))
     answers.sort()
@@ -537,34 +537,17 @@ class _Shape:
 
 
 class _Sums(NamedTuple):
-    """Sums over lines, each one step long: now, and afterwards."""
+    """Sums over lines, each one step long, as they were or as they would be."""
 
     n: float
     running: float
     tokens: float
     prefill: float
-    after: float
-    held: float
-    prefill_after: float
 
-    def seconds(self, s: _Shape) -> float:
-        """Return the time of the steps as they were."""
-        return (
-            s.fixed * self.n
-            + s.per_req * self.running
-            + s.per_token * self.tokens
-            + (self.prefill)
-        )
-
-    def seconds_after(self, s: _Shape, kv_bytes: float) -> float:
-        """Return the time of the steps as they would be."""
+    def seconds(self, s: _Shape, kv_bytes: float = 1.0) -> float:
+        """Return the time of the steps, where a token has so many times as many bytes."""
         per_token = s.per_token * kv_bytes
-        return (
-            s.fixed * self.n
-            + s.per_req * self.after
-            + per_token * self.held
-            + (self.prefill_after)
-        )
+        return s.fixed * self.n + s.per_req * self.running + per_token * self.tokens + self.prefill
 
 
 def _total(blocks: Sequence[_Sums]) -> _Sums:
