@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,6 +29,7 @@ import polars as pl
 from loganalyze import timeline
 from loganalyze.capacity import memory, pool, steps
 from loganalyze.model import Estimate, SessionData, StepModel
+from loganalyze.timeline import as_float
 
 #: Lines whose step time and swings are known; below this the answer is a range of shapes.
 MIN_LINES = 12
@@ -280,19 +281,14 @@ def estimate(
         prefill_after=pl.col("repeated_s")
         + (pl.col("prefill_s") - pl.col("repeated_s")) * pl.col("after") / pl.col("running"),
     )
-    sums = (
-        lines.group_by("block", maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Float64).alias("n"),
-            pl.col("running", "tokens", "prefill_s", "after", "held", "prefill_after").sum(),
-        )
-        .drop("block")
-        .rows()
+    blocks = lines.group_by("block", maintain_order=True).agg(
+        pl.len().cast(pl.Float64).alias("n"),
+        pl.col("running", "tokens", "prefill_s", "after", "held", "prefill_after").sum(),
     )
-    nows = [_Sums(*row[:4]) for row in sums]
-    thens = [_Sums(row[0], *row[4:]) for row in sums]
-    servers, n = change.servers, len(sums)
-    rng = random.Random(n * 1_000_003 + load.lines.height)
+    nows = blocks.select_seq("n", "running", "tokens", "prefill_s")
+    thens = blocks.select_seq("n", "after", "held", "prefill_after")
+    servers = change.servers
+    rng = random.Random(blocks.height * 1_000_003 + load.lines.height)
     shapes = _Shapes(load, bandwidth, cell, rng)
     splits = (1.0 / change.split, 1.0)
     error = LAYOUT_ERROR if change.layout or load.ranks > 1 else MODEL_ERROR
@@ -307,9 +303,7 @@ def estimate(
     middle = shapes.best()
     mid = gain(_total(nows), _total(thens), middle, sum(splits) / 2)
     answers = []
-    for _ in range(_DRAWS):
-        now = _total(rng.choices(nows, k=n))
-        then = _total(rng.choices(thens, k=n))
+    for now, then in zip(_drawn(nows, rng), _drawn(thens, rng), strict=True):
         answer = gain(now, then, shapes.draw(), rng.uniform(*splits))
         answers.append(answer * math.exp(rng.gauss(0.0, error / _Z90)))
     answers.sort()
@@ -550,8 +544,16 @@ class _Sums(NamedTuple):
         return s.fixed * self.n + s.per_req * self.running + per_token * self.tokens + self.prefill
 
 
-def _total(blocks: Sequence[_Sums]) -> _Sums:
-    return _Sums(*map(math.fsum, zip(*blocks, strict=True)))
+def _total(blocks: pl.DataFrame) -> _Sums:
+    return _Sums(*(as_float(column.sum(), 0.0) for column in blocks))
+
+
+def _drawn(blocks: pl.DataFrame, rng: random.Random) -> Iterable[_Sums]:
+    """Return the totals of `_DRAWS` samples, each of as many blocks as there are."""
+    n = blocks.height
+    picks = pl.Series(rng.choices(range(n), k=n * _DRAWS))
+    columns = (column.gather(picks).reshape((_DRAWS, n)).arr.sum() for column in blocks)
+    return map(_Sums, *columns)
 
 
 class _Shapes:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from loganalyze.lengths import duration as duration
-from loganalyze.model import Action, Episode, Evidence, Report, Scalar, Severity
+from loganalyze.model import Action, Episode, Evidence, Report, Scalar, Series, Severity
 
 #: Where a string of a report is cut: none of ours is longer, and a page has to carry them.
 MAX_CHARS = 1_000
@@ -116,6 +116,8 @@ def _safe(value: _T) -> _T:
         out = clean(value)
     elif isinstance(value, datetime | int | float) or value is None:
         return value
+    elif isinstance(value, Series):  # numbers but for its names
+        out = replace(value, rank=_safe(value.rank), source=clean(value.source))
     elif is_dataclass(value) and not isinstance(value, type):
         changed = {f.name: _safe(getattr(value, f.name)) for f in fields(value)}
         out = replace(value, **changed)

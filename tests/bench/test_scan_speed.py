@@ -69,7 +69,7 @@ def one_by_one(logs, settings, at_once=1):
         "for task in tasks: work.analyze([task], settings)\n"
         "print(time.process_time() - start)"
     )
-    one_thread = {**os.environ, "POLARS_MAX_THREADS": str(max(1, local.cores() // JOBS))}
+    one_thread = {**os.environ, "POLARS_MAX_THREADS": "1"}
     command = [sys.executable, "-c", code, *map(str, logs)]
     running = [
         subprocess.Popen(command, env=one_thread, stdout=subprocess.PIPE) for _ in range(at_once)
