@@ -312,8 +312,14 @@ class Breaks(NamedTuple):
 #: Some collectors put nothing between their records.
 _JSON_BREAK = rb'([}\]][ \t]{0,8},|:[ \t]{0,8}\[|\})[ \t]{0,8}(?=[{\[]{1,4}[ \t]{0,8}"(?:%b))'
 _ANY_KEY = re.compile(_JSON_BREAK % rb'([\w@][\w@. -]{0,24}"[ \t]?:|[\w@])')
+#: A line with one of these holds a request, and its strings may quote records of its writer's.
+_REQUEST_KEY = re.compile(
+    rb'(?<!\\)"(?:messages|prompts?|choices|conversations?|inputs?|documents|turns|request)"'
+    rb"[ \t]{0,8}:[ \t]{0,8}[{\[]"
+)
 _STRINGS = Breaks(
-    re.compile(rb'(\[|(?<!\\)",)[ \t]{0,8}(?="\[(?:20[0-9]{2}-|[0-9]{2}:))'), request_safe=True
+    re.compile(rb'(\[|(?<!\\)[\'"],)[ \t]{0,8}(?=["\']\[(?:20[0-9]{2}-|[0-9]{2}:))'),
+    request_safe=True,
 )
 _BREAKS = (
     Breaks(re.compile(rb"()\r(?!\n)"), request_safe=True),
@@ -324,8 +330,8 @@ _BREAKS = (
 #: Two quoted statistics, or two stamps of SGLang's: more than one record.
 _RECORD = rb"(?: batch[., \[]|\[(?:20[0-9-]{8} )?[0-9:]{8})"
 _TWO_RECORDS = re.compile(_RECORD + rb"[^\n]{100,}?" + _RECORD)
-_JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[{\[\"])")
-_STRINGS_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*\["\[')
+_JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[{\[\"'])")
+_STRINGS_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[[\"']\[")
 MAX_BREAK = 64
 #: A shorter line is read whole, whatever records its strings hold.
 _SHORT = 1 << 13
@@ -345,6 +351,8 @@ def breaks_of(head: bytes) -> Breaks | None:
     lines = head.rstrip(b"\r\n\0")
     if is_json(head):
         for line in lines.splitlines():
+            if _REQUEST_KEY.search(line):
+                continue
             found = _TWO_RECORDS.search(line)
             between = found.span() if found else (0, 0)
             keys = {re.escape(m[2]) for m in _ANY_KEY.finditer(line, *between)}

@@ -429,6 +429,18 @@ WRITERS |= {
     "nerdctl compose": lambda n, k, line: f"sglang-{n} |{line}",
     "GNU parallel": lambda n, k, line: f"gpu{n}\t{line}",
     "Azure": fields(ContainerID=f"{'0a1b2c3d' * 8}{{n}}", Computer="aks-0"),
+    "RFC 5424 without a priority": lambda n, k, line: (
+        f"1 {utc(k)}.1Z gpu-{n} sglang 42 - - {line}"
+    ),
+    "Fly.io": lambda n, k, line: f"{utc(k)}Z app[148ed726c1235{n}] iad [info]{line}",
+    "Heroku": lambda n, k, line: f"{utc(k)}+00:00 app[web.{n}]: {line}",
+    "podman": lambda n, k, line: f"0123456789a{n} {line}",
+    "stern": lambda n, k, line: f"sglang-7d9f8b6c5-x2x{n}k › server {line}",
+    "pdsh, addresses": lambda n, k, line: f"10.0.0.{n}: {line}",
+    "labels right behind a stamp": lambda n, k, line: f'{utc(k)}Z{{app="a", pod="s-{n}"}}\t{line}',
+    "grep with context": lambda n, k, line: (
+        f"logs/server{n}.log{':-'[k % 2]}{k + 1}{':-'[k % 2]}{line}"
+    ),
     "RFC 5424 without a stamp": lambda n, k, line: f"<14>1 - gpu-{n} sglang 42 - - {line}",
 }
 
@@ -1303,3 +1315,28 @@ FAKES = {
 def test_what_stands_beside_a_record_in_its_own_object_or_row_is_no_record(record, tmp_path):
     frames, _, _ = read(tmp_path, "".join(record(k) + "\n" for k in range(60)))
     assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda k: json.dumps({"msg": own(k)}) + "\n" + json.dumps({"messages": quoted(2)}),
+        lambda k: json.dumps({"msg": own(k)}) + "\n" + json.dumps({"m": 1, "prompt": quoted(3)}),
+        lambda k: json.dumps({"turns": quoted(2)}) + "\n" + json.dumps({"msg": own(k)}),
+    ],
+)
+def test_objects_in_a_request_are_no_records_of_a_log(record, tmp_path):
+    """They have the key of the log's own lines, and would be split off as its records."""
+    frames, _, _ = read(tmp_path, "".join(record(k) + "\n" for k in range(60)))
+    assert frames.batch["queue_req"].to_list() == list(range(60))
+
+
+def quoted(n):
+    return [{"msg": own(900 + k)} for k in range(n)]
+
+
+@pytest.mark.parametrize("text", [json.dumps, repr])
+def test_a_list_of_lines_as_it_was_printed(text, tmp_path):
+    frames, coverage, _ = read(tmp_path, text([own(k) for k in range(200)]))
+    assert frames.batch["queue_req"].to_list() == list(range(200))
+    assert coverage.lines_unrecognised == 0
