@@ -34,6 +34,8 @@ MARKED = 4
 STICKY = 7
 #: A longer line keeps its head and its tail: whatever stands between them is a prompt.
 LONG, HEAD, TAIL = 1 << 13, 5 << 10, 2 << 10
+#: But for records that lost their line ends: up to this size they are read whole.
+GLUED = 1 << 16
 #: Text after a line that is always at hand when it is looked at, for records of many lines.
 AHEAD = 1 << 14
 #: Literals that start with the same bytes are searched for at once, by so many of them.
@@ -492,8 +494,14 @@ def shorten(data: bytes) -> bytes:
 
 
 def shorten_line(line: bytes) -> bytes:
-    """Keep the head and the tail of a long line; the server's arguments are kept whole."""
+    """Keep the head and the tail of a long line.
+
+    Kept whole are the server's arguments, and statistics that no request quotes.
+    """
     if ARGUMENTS in line[:HEAD]:
+        return line
+    glued = len(line) <= GLUED and line.find(BATCH, HEAD, -TAIL) >= 0
+    if glued and REQUEST not in line[:HEAD]:
         return line
     return line[:HEAD] + line[-TAIL:]
 

@@ -1073,7 +1073,7 @@ SERVED = 'INFO:     10.0.0.7:5 - "POST /generate HTTP/1.1" 200 OK'
 
 
 @pytest.mark.parametrize("record", GLUED_RECORDS.values(), ids=GLUED_RECORDS)
-@pytest.mark.parametrize("every", [2, 5, 59])
+@pytest.mark.parametrize("every", [1, 2, 5, 59])
 def test_records_of_any_form_glued_to_another(record, every, tmp_path):
     """To an access line, or to one of their own kind."""
     own_kind = "".join(record(k) + "\n" * (k % every != 0) for k in range(60)) + "\n"
