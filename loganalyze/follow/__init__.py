@@ -17,8 +17,8 @@ import polars as pl
 from loganalyze import derive, guesses, pipeline, reading, rules
 from loganalyze.filters import Filters
 from loganalyze.follow import silence
-from loganalyze.follow.alerts import DEATH, HANG, Alerts, Event
-from loganalyze.follow.gauges import Gauges, Now
+from loganalyze.follow.alerts import DEATH, GRACE_LINES, HANG, Alerts, Event
+from loganalyze.follow.gauges import SET_BACK, Gauges, Now
 from loganalyze.follow.live import LiveReader, LiveSource
 from loganalyze.follow.window import Window
 from loganalyze.frames import Frames
@@ -45,9 +45,6 @@ QUIET_S = 3.0
 IDLE_S = 60.0
 #: A server with running requests is called silent after this long without a line.
 SILENT_S = 45.0
-
-#: A clock this far behind was set back (or one stamp was wrong): time begins anew.
-_SET_BACK = timedelta(seconds=120)
 
 #: A log this short is not called healthy (see rules.registry).
 _JUDGED_S, _JUDGED_LINES = 30.0, 20
@@ -129,6 +126,8 @@ class Follower:
         self._next: datetime | None = None
         self._next_line = EVERY_LINES
         self._seen: dict[str, int] = {}
+        self._stamp: dict[str, datetime] = {}
+        self._anew: dict[str, int] = {}
         self._capacity: int | None = None
         self._judged = False
         self._lives: list[SessionData] = []
@@ -169,7 +168,8 @@ class Follower:
         else:
             self._window.pending[name] = pending
         self._hear(name, settled, pending)
-        return [] if history else self._judge_new(name, settled, pending)
+        new = self._new(name, settled, pending)
+        return [] if history or new is None else self._judge_new(name, *new)
 
     def tick(self, quiet_s: float, of: Mapping[str, float] | None = None) -> list[Change]:
         """Tell what changes because nothing comes.
@@ -199,6 +199,7 @@ class Follower:
             if pending is not None:
                 self._window.pending[name] = pending
                 self._hear(name, pending)
+                self._new(name, pending)
         self._paused = True
         frames = self._window.frames()
         if frames:
@@ -283,32 +284,37 @@ class Follower:
 
     # -- when the rules run ---------------------------------------------------------------
 
-    def _judge_new(
-        self, name: str, settled: Frames | None, pending: Frames | None
-    ) -> list[Change]:
-        """Run the rules at each moment of log time that the new rows reach."""
-        seen = self._seen.get(name, 0)
-        parts = [f for f in (settled, pending) if f is not None]
+    def _new(self, name: str, *chunks: Frames | None) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+        """Return the lines and stamps that were not seen yet, and their statistics; None: none."""
+        parts = [f for f in chunks if f is not None]
+        if not parts:
+            return None
+        unseen = pl.col("line_no") > self._seen.get(name, 0)
         marks = [
-            rows.select("line_no", "time")
-            for f in parts
-            for rows in (f.batch, f.event, f.startup)
-            if rows.height
+            rows.select("line_no", "time") for f in parts for rows in (f.batch, f.event, f.startup)
         ]
-        if not marks:
-            return []
-        new = pl.concat(marks).filter(pl.col("line_no") > seen).sort("line_no")
+        new = pl.concat(marks).filter(unseen).sort("line_no")
         if not new.height:
-            return []
+            return None
         self._seen[name] = int(new["line_no"][-1])
+        stamped = new.drop_nulls("time")
+        if stamped.height:
+            before = stamped["time"].shift(1, fill_value=self._stamp.get(name))
+            back = stamped.filter(before - stamped["time"] > SET_BACK)
+            if back.height:
+                self._anew[name] = int(back["line_no"][-1])
+            self._stamp[name] = stamped["time"][-1]
+        return new, pl.concat([f.batch for f in parts]).filter(unseen)
+
+    def _judge_new(self, name: str, new: pl.DataFrame, batch: pl.DataFrame) -> list[Change]:
+        """Run the rules at each moment of log time that the new rows reach."""
         self._unjudged = True
         # What came before the first pause may have been written long ago.
         if self._paused:
             self._live.add(name)
         newest = new["time"].max()
-        if self._clock and isinstance(newest, datetime) and self._clock - newest > _SET_BACK:
+        if self._clock and isinstance(newest, datetime) and self._clock - newest > SET_BACK:
             self._clock = self._next = None
-        batch = pl.concat([f.batch for f in parts]).filter(pl.col("line_no") > seen)
         changes: list[Change] = []
         for stop in self._stops(new):
             line = int(new["line_no"][stop])
@@ -354,9 +360,23 @@ class Follower:
         self._lives = _lives(sessions)
         self._due.clear()
         dead = {data.session.id for data in self._lives if data.session.ended_by == "crash"}
-        found = [*rules.findings(outcomes), *self._silences()]
+        found = [f for f in rules.findings(outcomes) if f.session in dead or not self._past(f)]
+        found += self._silences()
         told = self._alerts.update(found, self._clock, self._gauges.now.line, dead)
         return self._changes(told)
+
+    def _past(self, finding: Finding) -> bool:
+        """Whether a finding was over before its log's clock was set back.
+
+        Its times then lie ahead of the clock, and would make it go on for as long.
+        """
+        if not finding.episodes:
+            return False
+        name = finding.episodes[-1].last_source or finding.episodes[-1].source or ""
+        until = self._window.until
+        line = until[1] if until and until[0] == name else self._seen.get(name, 0)
+        last = max(e.last_line for e in finding.episodes)
+        return last <= min(self._anew.get(name, 0), line - GRACE_LINES)
 
     def _hangs(self) -> list[tuple[Event, Finding]]:
         """Tell of the servers that stand still, as far as silence can tell."""

@@ -103,6 +103,9 @@ class Alerts:
 
     def expire(self, now: datetime | None, line: int) -> list[tuple[Event, Finding]]:
         """Return new alerts, what got worse, and the all-clears of what is over for good."""
+        for one in self._raised.values():
+            if now is not None and one.last_time is not None:
+                one.last_time = min(one.last_time, now)  # the clock may have been set back
         over = [key for key, one in self._raised.items() if _is_over(one, now, line)]
         ended = [self._raised.pop(key) for key in over]
         told: list[tuple[Event, Finding]] = []
@@ -155,5 +158,5 @@ def _is_over(one: _Raised, now: datetime | None, line: int) -> bool:
     if one.lasts:
         return False
     if now is not None and one.last_time is not None:
-        return abs(now - one.last_time) >= timedelta(seconds=CLEAR_S)  # a clock may be set back
+        return now - one.last_time >= timedelta(seconds=CLEAR_S)
     return line - one.last_line >= CLEAR_LINES

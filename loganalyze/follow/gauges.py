@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -15,6 +15,8 @@ BUCKET_S = 10.0
 BUCKETS = 60
 #: A rank that printed nothing for this long is not counted any more.
 _STALE_S = 120.0
+#: A clock this far behind was set back (or one stamp was wrong): time begins anew.
+SET_BACK = timedelta(seconds=120)
 
 #: The pool's way to full is only told if usage climbs this steadily over the last minutes.
 _TREND_BUCKETS = 18
@@ -106,6 +108,9 @@ class Gauges:
             rate,
         ) in keep.iter_rows():
             one = self._ranks.setdefault((source, stream, dp), _RankNow(time))
+            if time is not None and one.time is not None and one.time - time > SET_BACK:
+                self._begin_anew(time)
+                self._ranks[source, stream, dp] = one
             one.time = time if time is not None else one.time
             one.usage = usage if usage is not None else one.usage
             one.waiting = waiting if waiting is not None else one.waiting
@@ -137,6 +142,15 @@ class Gauges:
             if value is not None:
                 self._trail[-1].setdefault(name, []).append(float(value))
 
+    def _begin_anew(self, time: datetime) -> None:
+        """Go on from a clock that was set back; what was stamped later is no present value."""
+        if self.now.time is not None and self.now.time - time > SET_BACK:
+            self.now = replace(self.now, time=None)
+            self._bucket = self._busy = None
+            self._ranks = {
+                k: r for k, r in self._ranks.items() if r.time is None or r.time <= time
+            }
+
     def _drop_stale(self, now: datetime) -> None:
         old = [
             key
@@ -161,7 +175,7 @@ class Gauges:
             running=running,
             waiting=add("waiting"),
             rate=rate,
-            rate_per_req=rate / running if rate is not None and running else None,
+            rate_per_req=round(rate / running, 2) if rate is not None and running else None,
         )
 
     def trail(self) -> Mapping[str, Sequence[float | None]]:

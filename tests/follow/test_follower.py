@@ -248,6 +248,42 @@ def test_a_clock_that_is_set_back_does_not_stop_the_judging():
     assert "KV001" in [c.finding.code for c in changes if c.event == "alert"]
 
 
+@pytest.mark.parametrize("ahead", [0, 30], ids=["watched", "history"])
+@pytest.mark.parametrize("minutes", [60, 30], ids=["winter time", "another run"])
+def test_what_was_over_before_a_clock_was_set_back_is_not_told_again(minutes, ahead):
+    start = datetime(2026, 10, 25, 2, 30)
+    lines = [
+        *(decode_line(start + timedelta(seconds=10 * k), 0.98, 50) for k in range(30)),
+        *(decode_line(start + timedelta(seconds=10 * k), 0.3, 0) for k in range(30, 60)),
+    ]
+    back = start + timedelta(minutes=10 - minutes)
+    lines += [decode_line(back + timedelta(seconds=10 * k), 0.3, 0) for k in range(60)]
+    follower = Follower()
+    follower.add("server.log", "file")
+    changes = []
+    if ahead:
+        follower.push("server.log", b"".join(lines[: ahead + 30]), history=True)
+        changes += follower.catch_up()
+    for line in lines[ahead and ahead + 30 :]:
+        changes += follower.push("server.log", line)
+    told = [c.event for c in changes if c.finding and c.finding.code == "KV001"]
+    assert told.count("alert") == told.count("clear") == (0 if ahead else 1)
+    assert follower.status().now.time == back + timedelta(seconds=590)
+    assert follower.status().state == "healthy"
+
+
+def test_what_goes_on_while_a_clock_is_set_back_is_told_once():
+    follower = Follower()
+    follower.add("server.log", "file")
+    start = datetime(2026, 10, 25, 2, 30)
+    times = [start + timedelta(seconds=10 * k) for k in range(40)]
+    times += [start - timedelta(minutes=55) + timedelta(seconds=10 * k) for k in range(40)]
+    changes = [c for t in times for c in follower.push("server.log", decode_line(t, 0.98, 50))]
+    told = [c.event for c in changes if c.finding and c.finding.code == "KV001"]
+    assert told[0] == "alert"
+    assert set(told[1:]) <= {"worse"}
+
+
 def test_one_wrong_stamp_does_not_stop_the_judging():
     follower = Follower()
     follower.add("server.log", "file")
