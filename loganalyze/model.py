@@ -175,7 +175,8 @@ class SessionData:
     `batch` has every row of the session in (source, line_no) order with derived columns;
     rows of other TP, PP or CP ranks are marked `duplicate`. `event`, `startup` and
     `request` follow their schemas. `timelines` are read through `timeline.of`: the rows that
-    they were built from, and what was built; None: nothing yet.
+    they were built from, and what was built; None: nothing yet. `copies` is how often each line
+    stands in the log: all but one of them are `duplicate`.
     """
 
     session: Session
@@ -184,6 +185,7 @@ class SessionData:
     startup: pl.DataFrame
     request: pl.DataFrame
     timelines: tuple[pl.DataFrame, Sequence[Any]] | None = None
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)

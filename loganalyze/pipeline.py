@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from loganalyze import (
-    __version__,
-    duplicates,
-    events,
-    reading,
-    rules,
-    sessions,
-)
+from loganalyze import __version__, events, reading, rules, sessions
 from loganalyze.filters import Filters
 from loganalyze.lines import own_words
 from loganalyze.mend import repaired
@@ -174,11 +167,10 @@ def _newest_first(split: Sequence[SessionData]) -> list[str]:
 
 def _doubled(split: Sequence[SessionData]) -> list[str]:
     """Name the logs that hold every line several times."""
-    times = {data.session.source: duplicates.copies(data.batch) for data in split}
+    times = {data.session.source: data.copies for data in split if data.copies > 1}
     return [
         f"{name}: every line stands in it {n} times; each was counted once"
         for name, n in sorted(times.items())
-        if n > 1
     ]
 
 

@@ -215,6 +215,7 @@ def _session(
         event=schema.conform(event, schema.EVENT),
         startup=schema.conform(startup, schema.STARTUP),
         request=duplicates.once(schema.conform(cut["request"], schema.REQUEST), copies),
+        copies=copies,
     )
 
 
