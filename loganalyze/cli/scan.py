@@ -198,6 +198,7 @@ def _said(done: Summary, output: str) -> list[str]:
         (done.copies, "copies" if done.copies > 1 else "copy"),
         (done.unreadable, "not readable"),
         (done.other, "no logs" if done.other > 1 else "no log"),
+        (done.empty, "empty"),
     ]
     lists = [", ".join(f"{n:,} {what}" for n, what in x if n) for x in (done_with, found)]
     # What is unchanged is counted as what it is as well.

@@ -51,6 +51,7 @@ _SMALLEST = {
     "hit_rate": 0.01,
     "saturated": 0.02,
 }
+_LESS_IS_BETTER = frozenset({"waiting", "usage", "retractions", "saturated"})
 
 _LABELS = {
     "throughput": ("throughput at equal load", "token/s"),
@@ -194,8 +195,8 @@ def differences(before: Run, after: Run, conditions: Sequence[Difference]) -> li
     rate = pl.col("rate")
     if before.signals.session.role == "prefill":
         rate = (pl.col("new_token") + pl.col("cached_token")) / before.settled.step_s
-    throughput = _ratio_at("throughput", runs, basis, rate)
-    running = _ratio_at("running", runs, basis, pl.col("running"))
+    throughput = _at("throughput", runs, basis, rate)
+    running = _at("running", runs, basis, pl.col("running"))
     if before.signals.session.role == "prefill":
         throughput = replace(throughput, label="prefilled tokens at equal load")
     return [
@@ -203,10 +204,10 @@ def differences(before: Run, after: Run, conditions: Sequence[Difference]) -> li
         _rate_per_req(before, after),
         running,
         _usage(runs, basis, throughput, running),
-        _difference_at("waiting", runs, basis, pl.col("waiting")),
+        _at("waiting", runs, basis, pl.col("waiting")),
         _retractions(before, after, basis),
         _hit_rate(before, after, mix) if prompts else _cannot("hit_rate", "no prefill lines"),
-        _difference_at("saturated", runs, basis, pl.col("saturated")),
+        _at("saturated", runs, basis, pl.col("saturated")),
     ]
 
 
@@ -258,22 +259,14 @@ def _whole(before: Run, after: Run) -> Match:
 # -- the measures -------------------------------------------------------------------------
 
 
-def _ratio_at(name: str, runs: tuple[Run, Run], basis: _Basis, value: pl.Expr) -> Difference:
+def _at(name: str, runs: tuple[Run, Run], basis: _Basis, value: pl.Expr) -> Difference:
+    """Compare the mean of a value of the cells, on what was held equal."""
     if basis.match is None:
         return _cannot(name, basis.text)
     one, other = _means(runs, basis.match, value, pl.lit(1.0))
     if one is None or other is None:
         return _cannot(name, "the logs do not print it")
-    return _judged(name, one, other, "ratio", "more", basis.text)
-
-
-def _difference_at(name: str, runs: tuple[Run, Run], basis: _Basis, value: pl.Expr) -> Difference:
-    if basis.match is None:
-        return _cannot(name, basis.text)
-    one, other = _means(runs, basis.match, value, pl.lit(1.0))
-    if one is None or other is None:
-        return _cannot(name, "the logs do not print it")
-    return _judged(name, one, other, "difference", "less", basis.text)
+    return _judged(name, one, other, basis.text)
 
 
 def _retractions(before: Run, after: Run, basis: _Basis) -> Difference:
@@ -290,7 +283,7 @@ def _retractions(before: Run, after: Run, basis: _Basis) -> Difference:
     )
     if one is None or other is None:
         return _cannot("retractions", "too few lines at equal load")
-    found = _judged("retractions", one, other, "difference", "less", basis.text)
+    found = _judged("retractions", one, other, basis.text)
     if not one.value and not other.value:
         return replace(found, reason="none on either side")
     return found
@@ -303,16 +296,14 @@ def _hit_rate(before: Run, after: Run, mix: str) -> Difference:
     one, other = (intervals.mean(_plain_rows(run, x, w), {0: 1.0}) for run in (before, after))
     if one is None or other is None:
         return _cannot("hit_rate", "too few prefill lines")
-    return _judged(
-        "hit_rate", one, other, "difference", "more", "over all prefill lines of the time compared"
-    )
+    return _judged("hit_rate", one, other, "over all prefill lines of the time compared")
 
 
 def _usage(
     runs: tuple[Run, Run], basis: _Basis, throughput: Difference, running: Difference
 ) -> Difference:
     """Compare usage. Less of it is room to spare, unless it is less work; and the reverse."""
-    found = _difference_at("usage", runs, basis, pl.col("usage"))
+    found = _at("usage", runs, basis, pl.col("usage"))
     same_way = {"better": "worse", "worse": "better"}.get(found.verdict)
     for one in (throughput, running):
         if same_way and one.verdict == same_way:
@@ -362,7 +353,7 @@ def _rate_per_req(before: Run, after: Run) -> Difference:
         after=plain.value * effect.mid,
         kind="ratio",
         effect=effect,
-        verdict=_verdict(effect, 1.0, _SMALLEST_RATIO, "more"),
+        verdict=_verdict(name, effect),
         reason=f"on {100 * found.share:.0f}% of the decode lines, which have their like",
     )
 
@@ -434,22 +425,14 @@ def _plain_rows(run: Run, x: pl.Expr, w: pl.Expr) -> pl.DataFrame:
     )
 
 
-def _judged(
-    name: str,
-    before: Mean,
-    after: Mean,
-    kind: Literal["ratio", "difference"],
-    better: Literal["more", "less"],
-    reason: str,
-) -> Difference:
+def _judged(name: str, before: Mean, after: Mean, reason: str) -> Difference:
     label, unit = _LABELS[name]
+    kind = _kind(name)
     effect: Interval | None
     if kind == "ratio":
         effect = intervals.ratio(before, after)
-        neutral, smallest = 1.0, _SMALLEST_RATIO
     else:
         effect = intervals.difference(before, after)
-        neutral, smallest = 0.0, _SMALLEST[name]
     if effect is None:
         return _cannot(name, "one side shows none of it")
     return Difference(
@@ -460,23 +443,26 @@ def _judged(
         after=after.value,
         kind=kind,
         effect=effect,
-        verdict=_verdict(effect, neutral, smallest, better),
+        verdict=_verdict(name, effect),
         reason=reason,
     )
 
 
-def _verdict(
-    effect: Interval, neutral: float, smallest: float, better: Literal["more", "less"]
-) -> ChangeVerdict:
+def _kind(name: str) -> Literal["ratio", "difference"]:
+    return "difference" if name in _SMALLEST else "ratio"
+
+
+def _verdict(name: str, effect: Interval) -> ChangeVerdict:
+    neutral = 1.0 if _kind(name) == "ratio" else 0.0
+    smallest = _SMALLEST.get(name, _SMALLEST_RATIO)
     if effect.low <= neutral <= effect.high or abs(effect.mid - neutral) < smallest:
         return "no difference shown"
-    return "better" if (effect.mid > neutral) == (better == "more") else "worse"
+    return "better" if (effect.mid > neutral) == (name not in _LESS_IS_BETTER) else "worse"
 
 
 def _cannot(name: str, reason: str) -> Difference:
     label, unit = {**_LABELS, **_LOAD_LABELS}[name]
-    kind: Literal["ratio", "difference"] = "difference" if name in _SMALLEST else "ratio"
-    return Difference(name, label, unit, None, None, kind, None, "not comparable", reason)
+    return Difference(name, label, unit, None, None, _kind(name), None, "not comparable", reason)
 
 
 def _sum(cells: pl.DataFrame, column: str) -> float:

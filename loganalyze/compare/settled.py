@@ -178,11 +178,7 @@ def _covered(ranks: Sequence[Rank], findings: Iterable[Finding], height: int) ->
                 if t.len():
                     lo, hi = float(t[0]) / rank.step_s, float(t[-1]) / rank.step_s
                     found.append((int(lo), min(int(hi) + 1, height)))
-    return episodes.mask_of(_merged(found), height)
-
-
-def _merged(found: Sequence[episodes.Span]) -> list[episodes.Span]:
-    return episodes.joined(sorted(found), 0)
+    return episodes.mask_of(episodes.joined(sorted(found), 0), height)
 
 
 def _stretch(ranks: Sequence[Rank], span: episodes.Span) -> Stretch:

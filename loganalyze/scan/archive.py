@@ -79,7 +79,8 @@ class Summary:
 
     `inputs` is all that was found; of these `unchanged` were skipped, `moved` kept their runs
     under another name, `copies` have contents that count already, `grown` were read on,
-    `read` were read from the start, `unreadable` could not be, and `other` are no logs.
+    `read` were read from the start, `unreadable` could not be, `other` are no logs, and `empty`
+    are files of folders that hold nothing (yet).
     `partly` counts runs that could not be read whole, such as a cut-off gzip file. `totals` is
     what the folder of results holds now, of this scan and of earlier ones: what its page says.
     """
@@ -92,6 +93,7 @@ class Summary:
     read: int = 0
     unreadable: int = 0
     other: int = 0
+    empty: int = 0
     partly: int = 0
     runs: int = 0
     totals: Totals = _NOTHING
@@ -192,9 +194,12 @@ class _Scan:
         try:
             compare, analyse, later = self._plan()
             if not self._sum.inputs:
+                empty = self._sum.empty
+                but = f" but {empty:,} empty file{'s' * (empty != 1)}" if empty else ""
                 raise InputError(
-                    "no logs found", hint="name files, folders, patterns or addresses"
+                    f"no logs found{but}", hint="name files, folders, patterns or addresses"
                 )
+            self._sum.inputs += self._sum.empty
             self._compare(compare, analyse)
             if analyse or self._failed:
                 self._analyse(analyse)
@@ -218,7 +223,12 @@ class _Scan:
         analyse: list[_Planned] = []
         later: list[_Planned] = []
         first: set[str] = set()
-        all_found = list(inputs.find(self._paths, str(self._state.out)))
+        all_found = []
+        for found in inputs.find(self._paths, str(self._state.out)):
+            if found.size or found.named or found.error:
+                all_found.append(found)
+            else:
+                self._sum.empty += 1
         for found in rotation.joined(all_found, self._present):
             self._sum.inputs += max(1, len(found.parts))
             planned = self._planned(found)

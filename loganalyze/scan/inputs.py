@@ -164,7 +164,7 @@ def _walk(folder: str, out: str) -> Iterator[Input]:
             for name in sorted(names):
                 if not name.startswith("."):
                     found = file(os.path.join(root, name), named=False)
-                    if found.error or found.size > 0:
+                    if found.error or found.size > 0 or (found.stamp and looks_like_log(name)):
                         yield found
     for error in failed:
         yield Input(

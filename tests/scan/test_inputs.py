@@ -22,12 +22,13 @@ def tree(tmp_path):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text\n")
-    (tmp_path / "in" / "empty.log").touch()
     return tmp_path / "in"
 
 
-def test_a_folder_gives_its_files_without_hidden_empty_and_own_ones(tree):
-    assert names([tree], str(tree / "out")) == ["b.log", "x.log", "y.out"]
+def test_a_folder_gives_its_files_without_hidden_and_own_ones(tree):
+    (tree / "empty.log").touch()
+    (tree / "empty.py").touch()  # nobody's log
+    assert names([tree], str(tree / "out")) == ["b.log", "empty.log", "x.log", "y.out"]
 
 
 def test_each_file_counts_once_under_its_first_name(tree):

@@ -271,12 +271,18 @@ def test_a_bad_file_is_a_row_and_stops_nothing(archive, tmp_path, run):
     assert set(bad) == {"noise.log", "cut.log.gz"}
     assert all(r["status"] is None and r["sessions"] is None for r in bad.values())
     assert "noise.log: " in done.stderr
+    # Six logs, and of what this test adds two that cannot be read, two that are no logs.
+    assert "11 inputs (6 read, 2 not readable, 2 no logs, 1 empty)" in done.stdout
     page = (out / "index.html").read_text()
     assert "not analysed" in page
     assert "nginx.log" in page  # as a file that is no log
     assert run("scan", archive, "-o", out).returncode == 3  # known by now, and still so
     assert run("scan", archive / "nginx.log", "-o", tmp_path / "o2").returncode == 2
     assert run("scan", archive / "gone.log", "-o", tmp_path / "o3").returncode == 2
+    (tmp_path / "started").mkdir()
+    (tmp_path / "started" / "server.log").touch()
+    done = run("scan", tmp_path / "started", "-o", tmp_path / "o4", check=2)
+    assert "no logs found but 1 empty file" in done.stderr
 
 
 def test_exit_status_and_json(archive, tmp_path, run):
