@@ -6,11 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-SIM = Path(__file__).parent / "sim" / "simulate.py"
+SIM = Path(__file__).parent / "sim"
 
 # No test may fail because the machine is busy: no limit of time. The same inputs each time, so
 # that what the tests say of a commit is the commit's. To look further:
@@ -34,6 +35,29 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+def _load(name: str) -> ModuleType:
+    """Load a module of the simulator anew: its table of scenarios is changed by its users."""
+    spec = importlib.util.spec_from_file_location(name, SIM / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def simulator() -> ModuleType:
+    """Return the simulator, to run scenarios of a test's own."""
+    return _load("simulate")
+
+
+@pytest.fixture(scope="module")
+def score() -> ModuleType:
+    """Return what holds findings against the simulator's truth."""
+    return _load("score")
+
+
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that writes one scenario, with changes, and gives the log's path.
@@ -41,12 +65,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     Logs are made once a run. The simulator draws its random numbers by the scenario's name and
     the seed, so the name stays: a log must not depend on which others were made before it.
     """
-    spec = importlib.util.spec_from_file_location("simulate", SIM)
-    assert spec
-    assert spec.loader
-    simulator = importlib.util.module_from_spec(spec)
-    sys.modules["simulate"] = simulator
-    spec.loader.exec_module(simulator)
+    simulator = _load("simulate")
     given = dict(simulator.SC)
     made: dict[str, Path] = {}
 

@@ -1,7 +1,6 @@
 """The rules against the simulator's truth: a few short scenarios; all of them as a benchmark."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import sys
@@ -15,8 +14,6 @@ from loganalyze.rules import selfcheck
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sim_adapter import detections
-
-SIM = Path(__file__).parent / "sim"
 
 #: The simulator leaves its files to the garbage collector.
 pytestmark = [
@@ -32,24 +29,6 @@ TARGETS = {
     "warmup": 0.80,
 }
 OTHER = 0.90
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, SIM / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def simulator():
-    return load("simulate")
-
-
-@pytest.fixture(scope="module")
-def score():
-    return load("score")
 
 
 def judge(path):

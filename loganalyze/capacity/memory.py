@@ -214,21 +214,6 @@ def solve(
     return Memory(cell, cell_from, total, total_from, static, per_fraction, tuple(notes))
 
 
-def tokens_at(
-    tokens: int, fraction: float, wanted: float, per_fraction: float, page: int = 1
-) -> int:
-    """Return the pool's tokens at another `mem_fraction_static`.
-
-    Args:
-        tokens: pool size at `fraction`.
-        fraction: the present one.
-        wanted: the one asked about.
-        per_fraction: see `Memory`.
-        page: page size; the pool holds whole pages.
-    """
-    return whole_pages(tokens + (wanted - fraction) * per_fraction, page)
-
-
 def printed_conservativeness(config: ServerConfig) -> float:
     """Return the printed --schedule-conservativeness (after DP attention's x0.3), else 1."""
     printed = config.arg("schedule_conservativeness")

@@ -61,7 +61,7 @@ def test_a_size_line_needs_no_formula():
 )
 def test_all_of_a_higher_fraction_goes_to_the_pool(fraction, tokens):
     per_fraction = memory.solve([LOW, HIGH], KIMI_CELLS).per_fraction
-    found = memory.tokens_at(159_277, 0.88, fraction, per_fraction)
+    found = memory.whole_pages(159_277 + (fraction - 0.88) * per_fraction, 1)
     assert found == pytest.approx(tokens, rel=1e-3)
 
 
@@ -83,7 +83,7 @@ def test_tokens_that_do_not_fit_are_named():
 def test_one_session_with_the_memory_before_the_weights():
     start = Start(1, 0.88, 159_277, bytes_per_token=float(CELL), total_gib=94.04)
     known = memory.solve([start])
-    found = memory.tokens_at(159_277, 0.88, 0.93, known.per_fraction)
+    found = memory.whole_pages(159_277 + 0.05 * known.per_fraction, 1)
     assert found == pytest.approx(231_120, rel=1e-3)
 
 

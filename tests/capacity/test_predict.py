@@ -1,8 +1,6 @@
 """Throughput at another pool size: sums by hand, and the simulator with that pool."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import made
 import pytest
@@ -247,16 +245,11 @@ def test_time_left():
 
 # -- against the simulator -----------------------------------------------------------------
 
-SIM = Path(__file__).parents[1] / "sim" / "simulate.py"
-
 
 @pytest.fixture(scope="module")
-def simulator():
-    spec = importlib.util.spec_from_file_location("simulate", SIM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.sc("replay_double", **{**module.SC["seeds_replay"], "capacity": 318_554})
-    return module
+def simulator(simulator):
+    simulator.sc("replay_double", **{**simulator.SC["seeds_replay"], "capacity": 318_554})
+    return simulator
 
 
 def measured(simulator, name, seed, folder):
