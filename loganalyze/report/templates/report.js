@@ -246,8 +246,8 @@
       height: 380, margin: { l: 52, r: 10, t: 14, b: 40 }, showlegend: false, hovermode: 'closest', dragmode: narrow() ? false : 'zoom',
       paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', font: { size: 11, color: color('text'), family: getComputedStyle(document.body).fontFamily },
       hoverlabel: { bgcolor: color('bg'), bordercolor: color('line'), font: { color: color('text') } },
-      xaxis: { ...grid, range: [0, p.top[0]], title: { text: 'running requests' } },
-      yaxis: { ...grid, range: [0, p.top[1]], title: { text: 'token/s' } },
+      xaxis: { ...grid, tickformat: ',', range: [0, p.top[0]], title: { text: 'running requests' } },
+      yaxis: { ...grid, tickformat: ',', range: [0, p.top[1]], title: { text: 'token/s' } },
       shapes: p.ceilings.map(([x]) => ({ type: 'line', yref: 'paper', y0: 0, y1: 1, x0: x, x1: x, line: { color: color('text'), width: 1.2, dash: 'dash' } })),
       annotations: p.ceilings.map(([x, name, side], i) => ({ text: text(name), showarrow: false, x, yref: 'paper', y: 1 - 0.05 * (i % 3), xanchor: side === 'left' ? 'right' : 'left', xshift: side === 'left' ? -4 : 4, yanchor: 'top' })),
     }, config);
