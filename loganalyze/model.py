@@ -410,6 +410,11 @@ class Report:
         """Whether any finding is a warning or worse."""
         return any(f.severity >= Severity.WARNING for f in self.findings)
 
+    @property
+    def cause(self) -> Finding | None:
+        """The finding that the verdict rests on; the first, where several sessions have it."""
+        return next((f for f in self.findings if f.code == self.verdict.primary), None)
+
     def __repr__(self) -> str:
         """Say what it is in one line: in full, a report fills a page."""
         n = len(self.findings)

@@ -6,6 +6,7 @@ command is split into words here and run without a shell, so no text of a log ca
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shlex
 import subprocess
@@ -138,7 +139,8 @@ class Notifier:
         """Wait until everything was told, but not for ever."""
         end = time.monotonic() + wait_s
         for waiting, _, _ in self._queues:
-            waiting.put(None)
+            with contextlib.suppress(queue.Full):  # it is told below
+                waiting.put(None, timeout=max(0.0, end - time.monotonic()))
         for _, channel, thread in self._queues:
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():

@@ -711,7 +711,7 @@ def worst(report: Report) -> Key | None:
     if len(keys) < 2:
         return None
     servers = {s.id: s.server for s in report.sessions}
-    first = next((f for f in report.findings if f.code == report.verdict.primary), None)
+    first = report.cause
     if first and first.session in servers:
         keys = [k for k in keys if k.server == servers[first.session]] or keys
     for e in sorted(first.episodes if first else (), key=lambda e: e.first_line - e.last_line):

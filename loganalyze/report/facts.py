@@ -164,16 +164,9 @@ def title(report: Report) -> str:
     return f"{STATUS_WORDS[report.verdict.status]}: {first}{more}"
 
 
-def primary(report: Report) -> int | None:
-    """Return the index of the finding that the verdict rests on."""
-    codes = [f.code for f in report.findings]
-    return codes.index(report.verdict.primary) if report.verdict.primary in codes else None
-
-
 def first_action(report: Report) -> Action | None:
     """Return the first thing to do."""
-    i = primary(report)
-    return next(iter(report.findings[i].actions), None) if i is not None else None
+    return next(iter(report.cause.actions), None) if report.cause else None
 
 
 def period(report: Report) -> str:
@@ -216,9 +209,8 @@ def key_numbers(report: Report) -> Iterator[KeyNumber]:
         for k in _capacity_numbers(session.capacity, words.pool_name(report)):
             name = f"{k.name}, per rank" if ranks > 1 and k.unit == "" else k.name
             yield k._replace(name=name, note=k.note + which)
-    i = primary(report)
-    if i is not None:
-        yield from _time_in(report.findings[i], report.sessions)
+    if report.cause:
+        yield from _time_in(report.cause, report.sessions)
 
 
 def measured(report: Report) -> str:
@@ -245,8 +237,7 @@ def _level(value: float, unit: str) -> str:
 
 def _judged(report: Report) -> Session | None:
     """Return the session that the verdict speaks of, else the longest one."""
-    i = primary(report)
-    wanted = report.findings[i].session if i is not None else None
+    wanted = report.cause.session if report.cause else None
     for s in report.sessions:
         if s.id == wanted:
             return s

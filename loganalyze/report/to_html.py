@@ -121,7 +121,7 @@ def _page(report: Report, figures: Figures, caps: Caps) -> str:
         status=facts.STATUS_WORDS[report.verdict.status],
         status_meaning=facts.STATUS_MEANING[report.verdict.status],
         first_action=facts.first_action(report),
-        primary=facts.primary(report),
+        primary=report.findings.index(report.cause) if report.cause else None,
         period=facts.period(report),
         measured=facts.measured(report),
         key_numbers=list(facts.key_numbers(report)),

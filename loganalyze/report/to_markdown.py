@@ -68,12 +68,12 @@ def _verdict(report: Report) -> Iterator[str]:
     v = report.verdict
     yield f"### {words.SHAPE[v.status]} {v.status.capitalize()}: {prose(v.headline, 500)}"
     yield ""
-    primary = next((f for f in report.findings if f.code == v.primary), None)
-    cause = f", cause **{prose(primary.code)}** {prose(primary.name)}" if primary else ""
+    first = report.cause
+    cause = f", cause **{prose(first.code)}** {prose(first.name)}" if first else ""
     yield f"Confidence {v.confidence}{cause}."
-    if primary and primary.actions:
+    if first and first.actions:
         yield ""
-        yield f"**First:** {_action(primary.actions[0])}"
+        yield f"**First:** {_action(first.actions[0])}"
 
 
 def _facts(report: Report) -> Iterator[str]:

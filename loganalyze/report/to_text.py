@@ -292,10 +292,9 @@ def _coverage(page: _Page, report: Report) -> None:
 
 def _verdict(page: _Page, report: Report) -> None:
     v = report.verdict
-    primary = next((f for f in report.findings if f.code == v.primary), None)
-    cause = f"{primary.code} {primary.name}, " if primary else ""
+    cause = f"{report.cause.code} {report.cause.name}, " if report.cause else ""
     shape = words.SHAPE[v.status]
     page.put(f"{shape} {v.status.upper()} {cause}confidence {v.confidence}", tone=v.status)
     page.put(v.headline, 2)
-    if primary and primary.actions:
-        _action(page, primary.actions[0], 2, "first")
+    if report.cause and report.cause.actions:
+        _action(page, report.cause.actions[0], 2, "first")

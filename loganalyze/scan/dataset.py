@@ -251,7 +251,6 @@ def _run(
     capacity = capacity or next((s.capacity for s in sessions), None)
     ranges = [s.release_range for s in sessions if s.release_range]
     worst = max((f.severity for f in report.findings), default=None)
-    primary = report.verdict.primary
     return {
         "run": run,
         "log": log,
@@ -266,8 +265,8 @@ def _run(
         "status": report.verdict.status,
         "is_problem": report.is_problem,
         "severity": None if worst is None else str(worst),
-        "primary": primary,
-        "cause": next((f.name for f in report.findings if f.code == primary), None),
+        "primary": report.verdict.primary,
+        "cause": report.cause.name if report.cause else None,
         "headline": report.verdict.headline,
         "confidence": report.verdict.confidence,
         "problem_s": problem_s if start else None,

@@ -167,6 +167,26 @@ def test_a_channel_that_fails_does_not_stop_the_others(hook):
     assert errors[0].startswith("false: ")
 
 
+def test_a_channel_that_hangs_does_not_hold_up_the_end():
+    class Stuck:
+        def __str__(self):
+            return "stuck"
+
+        def tell(self, text):
+            free.wait()
+
+    free, errors = threading.Event(), []
+    notifier = notify.Notifier([Stuck()], errors.append)
+    for _ in range(120):  # more than it keeps
+        notifier.tell("{}")
+    end = threading.Thread(target=notifier.close, args=(0.0,), daemon=True)
+    end.start()
+    end.join(60)
+    assert not end.is_alive()
+    assert errors[-1] == "stuck: not every alert was told before the end"
+    free.set()
+
+
 # -- metrics ------------------------------------------------------------------------------
 
 
