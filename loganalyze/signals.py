@@ -505,6 +505,8 @@ def _grid(
     height = int(printed["cell"][-1]) + 1 if printed.height else 0
     silent, idle = _gap_masks(one.gaps, step_s, height)
     first = int(printed["cell"][0]) if printed.height else 0
+    # The first decode line has none before it, from which it could tell what the time went to.
+    unsaid = pl.col("duty").is_null() | (pl.col("n_decode").cum_sum() == 0)
     return (
         pl.DataFrame({"cell": pl.int_range(height, eager=True)})
         .join(printed, on="cell", how="left", maintain_order="left")
@@ -542,11 +544,10 @@ def _grid(
                 pl.col("need")
                 + pl.col("admitted").fill_null(0) * memory.CLIP * (1 - pl.col("ratio"))
             ),
-            duty=pl.when(
-                pl.col("duty").is_null() & _only_prefill(step_s) & ~pl.lit(_mixes(lines, data))
-            )
-            .then(_STRETCH_DUTY)
-            .otherwise("duty"),
+            duty=pl.when(~unsaid)
+            .then("duty")
+            .when(_only_prefill(step_s) & ~pl.lit(_mixes(lines, data)))
+            .then(_STRETCH_DUTY),
         )
     )
 

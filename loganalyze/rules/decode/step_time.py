@@ -150,8 +150,10 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     if not before.height or not after.height:
         return None
     base = before.filter(pl.col("t") >= t0 - 600)["z"]
-    # Where it returns to half the jump it ended.
-    size = _difference(after["z"], base, 0.5)
+    # Where it returns to half the jump it ended: of what comes next, which may be most of the log,
+    # the time just after the jump tells how large it is.
+    soon = after.filter(pl.col("t") < t0 + limits["report_s"])["z"]
+    size = _difference(soon, base, 0.5)
     end_t = float(rows["t"][-1])
     level = as_float(base.median(), 0.0) + 0.5 * size
     smooth = after.with_columns_seq(

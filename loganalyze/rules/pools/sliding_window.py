@@ -77,9 +77,11 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         small = pl.col("swa_usage") > pl.col("full_usage")
         short = pl.col("swa_usage") > limits["swa_usage"]
         if n_swa and rank.kv_tokens:
+            free = n_swa * (1 - pl.col("swa_usage"))
+            full_free = rank.kv_tokens * (1 - pl.col("full_usage"))
             if _charges_whole_requests(case):
-                short = short | _short_of_need(n_swa)
-            small = n_swa * (1 - pl.col("swa_usage")) < rank.kv_tokens * (1 - pl.col("full_usage"))
+                short = short | _short_of_need(free, full_free)
+            small = free < full_free
         blocked = short & small & (pl.col("queued") > 0) & _full_pool_has_room(limits)
         if rank.cap:
             blocked = blocked & (pl.col("running") < near_cap(rank.cap))
@@ -190,15 +192,20 @@ def _charges_whole_requests(case: Case) -> bool:
 _LAST_TO_CHARGE = "0.5.9"
 
 
-def _short_of_need(n_swa: int) -> pl.Expr:
+def _short_of_need(free: pl.Expr, full_free: pl.Expr) -> pl.Expr:
     """Whether what admission asks for is free in the full pool, but not in the small one.
 
     Of a small pool the next request alone may ask for a good part, so that it blocks well below
-    any usage that looks full.
+    any usage that looks full. What a pass charged for those that it let in counts as well, with
+    prompts of which the pool keeps the window only: admission is not tried again until a request
+    leaves.
     """
-    free = n_swa * (1 - pl.col("swa_usage"))
+    let_in = pl.col("admitted").fill_null(0) * (
+        pl.col("prompt").fill_null(0) + memory.CLIP * (1 - pl.col("ratio"))
+    )
+    asked = memory.NEED_MARGIN * (pl.col("need") + let_in)
     calm = (pl.col("duty").fill_null(0.0) < _MAX_DUTY) | ends_short()
-    return (free <= memory.NEED_MARGIN * pl.col("need")) & ~pl.col("starved") & calm
+    return (free <= asked) & (full_free > asked) & calm
 
 
 #: Prefill duty from which prefill is the limit.
