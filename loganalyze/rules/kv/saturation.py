@@ -223,11 +223,11 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     short = ends_short() & _no_room_for_next()
     unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
     calm = pl.col("duty").fill_null(0.0) < limits["max_duty"]
+    lets_in = below_cap & (calm | short)
     full = (
         waits
         & ((pl.col("full_usage") >= limits["enter_usage"] - 1e-9) | unfit.fill_null(False))
-        & below_cap
-        & (calm | short)
+        & lets_in
     )
     enter = rank.holds(full, limits["enter_share"], limits["enter_window_s"])
     small = _small_pool_spans(rank, waits & below_cap & calm, limits)
@@ -236,8 +236,8 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     reached = rank.past_max("filled", limits["memory_s"]) >= limits["reached_usage"]
     lost = rank.past_sum("retracted", limits["memory_s"]) > 0
     usage, queued = rank.grid["filled"], rank.select(waits)
-    # Where prefill is the limit for long, the pool is full behind it.
-    busy = rank.mean(~(calm | short), _MINUTE_S)
+    # Where prefill or the cap is the limit for long, the pool is full behind it.
+    other = rank.mean(~lets_in, _MINUTE_S)
     keep = queued & (
         (usage >= limits["hold_usage"]) | (reached & (usage >= limits["floor_usage"])) | lost
     )
@@ -248,10 +248,10 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         [
             ((~queued).fill_null(True), rank.cells(limits["no_queue_s"])),
             ((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"])),
-            (busy > limits["enter_share"], rank.cells(limits["fade_s"])),
+            (other > limits["enter_share"], rank.cells(limits["fade_s"])),
         ],
     )
-    lacking = rank.select(calm | short).cast(pl.Float64)
+    lacking = rank.select(lets_in).cast(pl.Float64)
     found = [
         (first, end)
         for first, end in found
