@@ -103,7 +103,7 @@ def warm_up(case: Case, limits: Limits) -> Finding | Clear:
     )
 
 
-#: The level before a change stood for so much of a window at least.
+#: A level stood for so much of a window at least.
 _STOOD = 0.5
 
 #: What the waves before a change reached: the rest is one request or another.
@@ -160,18 +160,21 @@ def _warming(rank: Rank, limits: Limits) -> dict[Span, Span]:
     begins = sorted({0, *changes})
     # Without prefill lines nobody knows how long requests live.
     lives = as_float(rank.grid["started"].sum(), 0.0) > 0
-    shortest = 2 * rank.cells(limits["settle_s"])
+    settle = 2 * rank.cells(limits["settle_s"])
     out: dict[Span, Span] = {}
     for first, end in zip(begins, [*begins[1:], rank.grid.height], strict=True):
         begin = first + int(a[first:end].is_not_null().arg_max() or 0)
-        until = min(end, _ahead(passed, begin, 2.0) if lives else begin + shortest)
+        until = min(end, _ahead(passed, begin, 2.0) if lives else begin + settle)
         middle = (begin + until) // 2
         level = as_float(a[middle:until].median())
         if level is None or end - first < rank.cells(limits["settle_s"]):
             continue
-        reached = (a[begin:until] >= limits["share"] * level).fill_null(False)
-        climbed = int(reached.arg_max() or 0)
-        if climbed >= rank.cells(limits["shortest_s"]):
+        shortest = rank.cells(limits["shortest_s"])
+        # Not yet where it is touched only: a prompt that comes in counts before its request runs.
+        reached = (a[begin:until] >= limits["share"] * level).fill_null(False).cast(pl.Float64)
+        held = reached.reverse().rolling_mean(shortest, min_samples=1).reverse() > _STOOD
+        climbed = int((held & (reached > 0)).arg_max() or 0)
+        if climbed >= shortest:
             out[begin, begin + climbed] = middle, until
     return out
 
