@@ -217,6 +217,119 @@ def test_young_requests_that_fill_the_pool_keep_the_others_out(simulator, tmp_pa
     assert verdict.primary == "KV001"
 
 
+def seen_and_true(simulator, folder, config, seed=1):
+    """Run a scenario and return what was found, the verdict, and the truth: kind -> spans."""
+    sim = simulator.Sim("x", config, seed, str(folder))
+    sim.run()
+    truth, _ = simulator.label(sim)
+    found, verdict = judge(folder / "x.log")
+    seen = {
+        finding.code: [
+            tuple((t - sim.log.base).total_seconds() for t in (one.start, one.end))
+            for one in finding.episodes
+        ]
+        for finding in found
+    }
+    return seen, verdict, truth
+
+
+def test_prompts_computed_before_the_first_decode_line_are_prefill(simulator, tmp_path):
+    """The decode line that ends them has none before it, so only the prefill lines tell."""
+    config = {
+        "duration": 420,
+        **LARGE,
+        "capacity": 4_000_000,
+        "phases": [load_of(gamma(40_000, 0.3), 3000, workers=30, max_new=9000)],
+    }
+    seen, verdict, truth = seen_and_true(simulator, tmp_path, config)
+    lines = (tmp_path / "x.log").read_text("utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if "Decode batch" in line)
+    assert sum("Prefill batch" in line for line in lines[:first]) > 50
+    ((start, end),) = truth["prefill_bound"][:1]
+    assert "queue_no_kv" not in truth
+    assert end - start > 60
+    assert "QUE001" not in seen
+    assert verdict.primary == "PRE001"
+    assert seen["PRE001"][0] == pytest.approx((start, end), abs=20)
+
+
+def test_a_small_window_pool_is_short_of_what_one_pass_charges(simulator, tmp_path):
+    """A pass charges each that it lets in in full, so one comes in for each that leaves."""
+    config = {
+        "duration": 420,
+        **SMALL,
+        "capacity": 600_000,
+        "swa": {"capacity": 24_000, "window": 512, "slack": 0},
+        "conservativeness": 0.02,
+        "phases": [load_of(3200, 1200, workers=110)],
+    }
+    seen, verdict, truth = seen_and_true(simulator, tmp_path, config)
+    assert verdict.primary == "SWA001"
+    assert len(truth["swa_exhausted"]) == len(seen["SWA001"]) == 1
+    assert seen["SWA001"][0] == pytest.approx(truth["swa_exhausted"][0], abs=45)
+
+
+def test_a_short_slow_time_in_a_long_log_is_found(simulator, tmp_path):
+    config = {
+        "duration": 1500,
+        **SMALL,
+        "capacity": 260_000,
+        "inject": [
+            {"t": 300, "kind": "rate", "mult": 1.3, "end": 480},
+            {"t": 480, "kind": "rate", "mult": 1.0, "label": False},
+        ],
+        "phases": [load_of(900, 280, workers=20, max_new=2048)],
+    }
+    seen, verdict, truth = seen_and_true(simulator, tmp_path, config)
+    assert verdict.primary == "THR002"
+    assert len(truth["rate_change"]) == len(seen["THR002"]) == 1
+    assert seen["THR002"][0] == pytest.approx(truth["rate_change"][0], abs=15)
+
+
+def test_a_long_time_at_the_cap_ends_a_saturation(simulator, tmp_path):
+    """Most of the pool is in use, and at times all of it: what the queue waits for is the cap."""
+    config = {
+        "duration": 700,
+        **SMALL,
+        "step": {"t0": 0.0123, "a": 2.4e-5, "b": 5.9e-8},
+        "capacity": 222_000,
+        "max_running": 78,
+        "conservativeness": 0.3,
+        "phases": [
+            load_of(660, gamma(3100, 0.5, 8, 25_000), workers=300, spread=100.0, max_new=8485)
+        ],
+    }
+    seen, verdict, truth = seen_and_true(simulator, tmp_path, config)
+    assert verdict.primary == "RUN001"
+    assert truth["running_cap"][-1][1] - truth["kv_saturated"][-1][1] > 300
+    assert len(truth["kv_saturated"]) == len(seen["KV001"]) == 1
+    assert seen["KV001"][0] == pytest.approx(truth["kv_saturated"][0], abs=30)
+
+
+def test_prompts_that_come_in_at_the_start_do_not_end_a_warm_up(simulator, tmp_path):
+    """Before its request runs a prompt is held by the few that do: many tokens for each."""
+    config = {
+        "duration": 1300,
+        **SMALL,
+        "capacity": 450_000,
+        "chunk": 4096,
+        "phases": [
+            load_of(
+                gamma(26_000, 0.4),
+                gamma(36_000, 0.3, 100, 60_000),
+                workers=5,
+                spread=30.0,
+                max_new=65_536,
+            )
+        ],
+    }
+    seen, _, truth = seen_and_true(simulator, tmp_path, config, 3)
+    ((start, end),) = truth["warmup"]
+    assert end - start > 120
+    assert len(seen["WRM001"]) == 1
+    assert seen["WRM001"][0] == pytest.approx((start, end), abs=45)
+
+
 # -- the full scoring --------------------------------------------------------------------------
 
 

@@ -251,7 +251,7 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
             (other > limits["enter_share"], rank.cells(limits["fade_s"])),
         ],
     )
-    lacking = rank.select(lets_in).cast(pl.Float64)
+    lacking = rank.select(calm | short).cast(pl.Float64)
     found = [
         (first, end)
         for first, end in found
