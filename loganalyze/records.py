@@ -24,6 +24,7 @@ _DATE = rb"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
 _CLOCK = rb"[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _OWN = re.compile(rb"\[(?:%b )?%b(?:\.[0-9]{3})?(?: [A-Z_]+-?[0-9]+)*\] " % (_DATE, _CLOCK))
 _START = re.compile(
+    rb"(?:\x1b\[[0-9;]*m)*"
     rb"(?:\[?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])?[0-9]{2}:[0-9]{2}:[0-9]{2}|\[gpu(?:_id)?="
     rb"|INFO: +[0-9( ]|(?:Prefill|Decode) (?:bootstrap|handshake|transfer) failed for request"
     rb"|Exception in (?:Model|Controller|Tokenizer|run_tp_server)\w*:"
@@ -32,7 +33,6 @@ _START = re.compile(
 )
 _MAYBE_START = re.compile(rb"\n[\x1b\[0-9DEIPRTs]")
 _COLOUR = re.compile(rb"(?:\x1b|\\+u001b)\[[0-9;?]*[A-Za-z]")
-_COLOURS = re.compile(rb"(?:\x1b\[[0-9;]*m)*")
 #: A stamp of SGLang's or statistics end the record before them, whatever some unknown wrapper
 #: put in front.
 _ANOTHER = re.compile(
@@ -52,6 +52,8 @@ _SECOND = re.compile(rb"\s|$|Traceback |File \"|Try to allocate ")
 _FRAME = re.compile(rb"  File \\*\"|Try to allocate ")
 _OPEN_TRACEBACK = re.compile(rb"Traceback \(most recent call last\):\s*$")
 
+#: How a traceback's first line ends, as Python prints it.
+_OPENED = b"recent call last):"
 #: What others put behind each line: more cells of a table, the end of an element of HTML.
 _BEHIND = re.compile(
     rb"(?<=recent call last\):)(?!\\+[nr]|\\*\"|'|%b)[^\r\n]*[^\s][^\r\n]*$" % _COLOUR.pattern
@@ -83,7 +85,7 @@ def read(data: bytes, start: int, stop: int, anchors: re.Pattern[bytes]) -> tupl
     """Read a record without what stands behind its lines: see `_read`."""
     end, record = _read(data, start, stop, anchors)
     first, newline, rest = record.partition(b"\n")
-    behind = _BEHIND.search(first)
+    behind = None if first.endswith(_OPENED) else _BEHIND.search(first)
     if behind is None:
         return end, record
     tokens = _TOKEN.finditer(behind[0].lstrip())
@@ -377,8 +379,7 @@ def _stamped_end(data: bytes, stop: int) -> int:
     at = stop
     while m := _MAYBE_START.search(data, at, stop + MAX_RECORD):
         at = m.start() + 1
-        colours = _COLOURS.match(data, at)
-        if _START.match(data, colours.end() if colours else at):
+        if _START.match(data, at):
             return at
         said = data[data.rfind(b"\n", 0, at - 1) + 1 : at - 1]
         if not said:

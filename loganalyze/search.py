@@ -431,8 +431,9 @@ def _is_open(data: bytes, at: int, stop: int) -> bool:
 
 def _is_raw(text: bytes, at: int, stop: int) -> bool:
     """Whether the last quote between `at` and `stop` opens a text."""
-    for quote in (text.rfind(b"'", at, stop), text.rfind(b'"', at, stop)):
-        # The first two are cheaper, and hardly ever true.
+    for mark in (b"'", b'"'):
+        quote = text.rfind(mark, at, stop)
+        # The first is cheaper, and hardly ever true.
         if (
             quote > at
             and text[quote - 1] in b"= \\"
@@ -498,12 +499,12 @@ def shorten_line(line: bytes) -> bytes:
 
     Kept whole are the server's arguments, and statistics that no request quotes.
     """
-    if ARGUMENTS in line[:HEAD]:
-        return line
-    glued = len(line) <= GLUED and line.find(BATCH, HEAD, -TAIL) >= 0
-    if glued and REQUEST not in line[:HEAD]:
-        return line
-    return line[:HEAD] + line[-TAIL:]
+    head = line[:HEAD]
+    if REQUEST not in head:  # what most long lines are, and it stands at their start
+        glued = len(line) <= GLUED and line.find(BATCH, HEAD, -TAIL) >= 0
+        if glued or ARGUMENTS in head:
+            return line
+    return head + line[-TAIL:]
 
 
 def _oddities(text: bytes) -> set[str]:
