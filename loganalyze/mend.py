@@ -31,6 +31,7 @@ TELLING = (
     b"server_args=",
     b'"MESSAGE":[',
     b'"MESSAGE": [',
+    b'"MESSAGE" : [',
 )
 TELLING_PATTERN = re.compile(b"|".join(map(re.escape, TELLING)))
 TELLING_LINES = 400
@@ -62,7 +63,7 @@ def _bytes_array(m: re.Match[bytes]) -> bytes:
 
 #: What stands in a text that was copied, and what stood there before.
 _REPAIRS: tuple[tuple[re.Pattern[bytes], bytes | Callable[[re.Match[bytes]], bytes]], ...] = (
-    (re.compile(rb'"MESSAGE": ?\[((?:[0-9]{1,3}, ?){8,}[0-9]{1,3})\]'), _bytes_array),
+    (re.compile(rb'"MESSAGE" ?: ?\[ ?((?:[0-9]{1,3}, ?){8,}[0-9]{1,3}) ?\]'), _bytes_array),
     (
         re.compile(
             rb"\xc3\x82\xc2\xa0|\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe2\x81\x9f|\xe3\x80\x80"

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 import polars as pl
 
 from loganalyze import formats, search
+from loganalyze.entries import gathered
 from loganalyze.frames import Clock as _Clock
 from loganalyze.frames import Frames, Rows, read_layout
 from loganalyze.lines import (
@@ -135,7 +136,8 @@ class Parser:
         clock = _Clock(until=source.until)
         strangers = Strangers(house)
         with ThreadPoolExecutor(1) as worker:
-            blocks = self._reader.learned(mend(named(join(source.blocks(block_size)))), house)
+            whole = gathered(named(join(source.blocks(block_size))))
+            blocks = self._reader.learned(mend(whole), house)
             batch = BATCH_BYTES // 2 if self._requests else BATCH_BYTES
             cuts = _batches(blocks, searcher, counts, on_progress, batch)
             jobs = ((cut, worker.submit(self._read, cut, source, strangers)) for cut in cuts)

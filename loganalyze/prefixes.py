@@ -147,11 +147,11 @@ _POD, _ID, _CONTAINER, _NAMESPACE, _TAG, _CLUSTER = (
 #: Ends the name of a deployment's pod, which is nobody else's.
 _RANDOM = re.compile(r"-[0-9a-f]{6,10}-[a-z0-9]{5}$")
 _JSON_STREAM = re.compile(
-    rf'\\*"+(?P<key>{"|".join(map(re.escape, _KEY_KIND))})\\*"+\s*:\s*'
-    r'(?:\{[^{}]{0,200}?\\*"+(?:name|id)\\*"+\s*:\s*)?\\*"+(?P<name>[\w./@:-]+)'
+    rf'\\*"+(?P<key>{"|".join(map(re.escape, _KEY_KIND))})\\*"+\s*(?::|,\s*\\*"+value\\*"+\s*:)\s*'
+    r'(?:\{[^{}]{0,200}?\\*"+(?:name|id|stringValue)\\*"+\s*:\s*)?\\*"+(?P<name>[\w./@:-]+)'
 )
 #: The same without the name, in Python's and Polars' syntax.
-_WRITER_KEYS = r'"(?:%s)\\*"+\s*:'
+_WRITER_KEYS = r'"(?:%s)\\*"+\s*[:,]'
 _WRITER_KEY = re.compile(
     _WRITER_KEYS.replace("?:", "?P<key>", 1) % "|".join(map(re.escape, _KEY_KIND))
 )

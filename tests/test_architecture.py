@@ -27,6 +27,7 @@ LAYERS = [
     "parts",
     "tails",
     "mend",
+    "entries",
     "stamps",
     "formats",
     "tables",
