@@ -17,6 +17,8 @@ from loganalyze.sources import Block
 
 #: A longer entry is none; the labels of one are shorter.
 _MAX, _LABELS = 1 << 20, 1 << 14
+#: So much from a log's first record on shows how its entries are written.
+_LOOK = 1 << 16
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 #: Between objects that stand one below the other.
@@ -264,8 +266,9 @@ class _Entries:
             text = self._form.text([line.rstrip() for line in lines])
             at = max(range(len(lines)), key=lambda k: (_is_telling(lines[k]), len(lines[k])))
             for k, line in enumerate(lines):
-                end = b"\n" if line.endswith(b"\n") else b""
-                self._lines[self._entry[k]] = text + end if k == at else end
+                self._lines[self._entry[k]] = b"\n"
+                if k == at:  # the log's last line may lack its end
+                    self._lines[self._entry[k]] = text + line[len(line.rstrip(b"\n")) :]
             self._entry = []
 
     def _done(self) -> list[Block]:
@@ -284,19 +287,35 @@ def _is_telling(line: bytes) -> bool:
 def gathered(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks of a log, each of its entries on one line."""
     entries: _Entries | None = None
-    told, size = False, 0
+    known, at, size, held = False, -1, 0, list[Block]()
     for block in blocks:
-        if not told:
-            at = first_telling(block.data)
-            form = form_of(block.data) if not size else None
-            if form is None and at >= 0:
-                form = _form_around(block.data, at)
-            entries = _Entries(form) if form else None
-            size += len(block.data)
-            told = form is not None or at >= 0 or size > EARLY
-        if entries is None:
-            yield block
-        else:
-            yield from entries.feed(block)
-    if entries is not None:
+        if known:
+            yield from entries.feed(block) if entries else (block,)
+            continue
+        held.append(block)
+        if at < 0 and (found := first_telling(block.data)) >= 0:
+            at = size + found
+        size += len(block.data)
+        if size > EARLY or 0 <= at < size - _LOOK:
+            known, entries = True, _gatherer(held, at)
+            yield from _passed(held, entries)
+            held = []
+    if not known:
+        entries = _gatherer(held, at)
+        yield from _passed(held, entries)
+    if entries:
         yield from entries.finish()
+
+
+def _gatherer(held: list[Block], at: int) -> _Entries | None:
+    """Return what gathers the entries of a log that shows at `at` how it is written."""
+    data = b"".join(block.data for block in held)
+    form = form_of(data[:_LOOK])
+    if form is None and 0 <= at < EARLY:
+        form = _form_around(data[: at + _LOOK], at)
+    return _Entries(form) if form else None
+
+
+def _passed(held: list[Block], entries: _Entries | None) -> Iterator[Block]:
+    for block in held:
+        yield from entries.feed(block) if entries else (block,)
