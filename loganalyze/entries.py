@@ -20,6 +20,7 @@ _MAX, _LABELS = 1 << 20, 1 << 14
 #: So much from a log's first record on shows how its entries are written.
 _LOOK = 1 << 16
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_CLOSED = {b"{": b"}", b"[": b"]"}
 
 #: Between objects that stand one below the other.
 _NEXT_OBJECT = re.compile(rb"\n\}[ \t\r]*\n+\{[ \t\r]*\n")
@@ -44,8 +45,10 @@ _OPENED = re.compile(rb"[ \t\r]*\n([ \t]*[\[{])[ \t\r]*\n")
 #: Fields of the journal; one with line ends in it has its length, in bytes, before its value.
 _FIELD = re.compile(rb"\s*(_{0,2}[A-Z][A-Z0-9_]{0,63})=(.*)", re.DOTALL)
 _SIZED = re.compile(rb"_{0,2}[A-Z][A-Z0-9_]{0,63}")
-_CURSOR = re.compile(rb"__CURSOR=s=")
-_JOURNAL = re.compile(rb"\w{3} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)? [\w:+-]+ \[s=")
+_CURSOR = re.compile(rb"^__CURSOR=s=", re.MULTILINE)
+_JOURNAL = re.compile(
+    rb"^\w{3} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)? [\w:+-]+ \[s=", re.MULTILINE
+)
 #: A key of YAML, and what stands behind it.
 _KEY = re.compile(rb"([ -]*)([\w./-]{1,128}):(?: (.*)|)$", re.DOTALL)
 _GCLOUD = re.compile(rb"---\r?\n(?:[^\n]*\n){0,40}?(?:insertId|logName|textPayload): ")
@@ -56,27 +59,24 @@ class Form:
 
     Args:
         start: the line with which an entry begins.
+
+    Attributes:
+        begins: matches the line with which an entry begins.
+        ends: matches an entry's last line, or where the next one begins.
     """
 
     def __init__(self, start: bytes) -> None:
-        self._start = start
-        self._end = start[:-1] + {b"{": b"}", b"[": b"]"}.get(start[-1:], b"")
+        first, last = re.escape(start), re.escape(start[:-1] + _CLOSED[start[-1:]])
+        self.begins = re.compile(rb"(?m)^%b[ \t\r]*$" % first)
+        self.ends = re.compile(rb"(?m)^(?:%b[^\n]*\n?|(?=%b[ \t\r]*$))" % (last, first))
 
-    def begins(self, line: bytes) -> bool:
-        """Whether a line, without its end, begins an entry."""
-        return line == self._start
-
-    def ends(self, line: bytes) -> bool:
-        """Whether it is an entry's last one."""
-        return line.startswith(self._end)
-
-    def text(self, lines: list[bytes]) -> bytes:
+    def text(self, entry: bytes) -> bytes:
         """Return the lines of an entry as one."""
-        return b"".join(line.strip() for line in lines)
+        return b"".join(map(bytes.strip, entry.split(b"\n")))
 
-    def between(self, line: bytes) -> bytes:
-        """Return what is to stand for a line outside of entries."""
-        return line
+    def between(self, text: bytes) -> bytes:
+        """Return what is to stand for lines outside of entries."""
+        return text
 
 
 class _Shared(Form):
@@ -89,35 +89,32 @@ class _Shared(Form):
         self._labels, self._key, self._record = labels, key, record
         self._before = self._seen = b""
 
-    def text(self, lines: list[bytes]) -> bytes:
-        return self._before + super().text(lines)
+    def text(self, entry: bytes) -> bytes:
+        return self._before + super().text(entry)
 
-    def between(self, line: bytes) -> bytes:
-        said = (self._before if self._record.match(line) else b"") + line
-        self._seen = (self._seen + line.strip())[-_LABELS:]
-        if self._key in line and (found := self._labels.search(self._seen)):
-            self._before, self._seen = b"{" + found[0], b""
-        return said
+    def between(self, text: bytes) -> bytes:
+        said = []
+        for line in _LINE.findall(text):
+            said += [self._before if self._record.match(line) else b"", line]
+            self._seen = (self._seen + line.strip())[-_LABELS:]
+            if self._key in line and (found := self._labels.search(self._seen)):
+                self._before, self._seen = b"{" + found[0], b""
+        return b"".join(said)
 
 
 class _Journal(Form):
     """What `journalctl -o export` and `-o verbose` print: a field on each line."""
 
-    def __init__(self, start: re.Pattern[bytes]) -> None:
-        self._first = start
+    def __init__(self, begins: re.Pattern[bytes]) -> None:
+        self.begins = begins
+        self.ends = re.compile(rb"(?=%b)" % begins.pattern, re.MULTILINE)
 
-    def begins(self, line: bytes) -> bool:
-        return self._first.match(line) is not None
-
-    def ends(self, line: bytes) -> bool:
-        return False
-
-    def text(self, lines: list[bytes]) -> bytes:
+    def text(self, entry: bytes) -> bytes:
         fields: dict[bytes, bytes] = {}
-        if (m := self._first.match(lines[0])) and m.groups():
+        if (m := self.begins.match(entry)) and m.groups():
             fields[b"timestamp"] = m[1]
         last = b""
-        for line in filter(None, lines):
+        for line in filter(None, _lines(entry)):
             field = _FIELD.match(line)
             if field and field[1] not in fields:  # else a line of the text above it
                 last = field[1]
@@ -133,16 +130,14 @@ class _Journal(Form):
 class _Yaml(Form):
     """`gcloud logging read` without a format: documents of YAML, with long texts folded."""
 
-    def begins(self, line: bytes) -> bool:
-        return line == b"---"
+    def __init__(self) -> None:
+        self.begins = re.compile(rb"(?m)^---\r?$")
+        self.ends = re.compile(rb"(?m)^(?=---\r?$)")
 
-    def ends(self, line: bytes) -> bool:
-        return False
-
-    def text(self, lines: list[bytes]) -> bytes:
+    def text(self, entry: bytes) -> bytes:
         fields: dict[bytes, bytes] = {}
         name, depth, values = b"", 0, list[bytes]()
-        for line in [*lines[1:], b"end: "]:
+        for line in [*_lines(entry)[1:], b"end: "]:
             key = _KEY.match(line)
             inside = len(line) - len(line.lstrip()) > depth or not line
             if key is None or (values and inside and (values[0] or len(values) > 1)):
@@ -191,7 +186,7 @@ def form_of(data: bytes) -> Form | None:
     for start in (_CURSOR, _JOURNAL):
         if start.match(data):
             return _Journal(start)
-    return _Yaml(b"---") if _GCLOUD.match(data) else None
+    return _Yaml() if _GCLOUD.match(data) else None
 
 
 def _form_around(data: bytes, at: int) -> Form | None:
@@ -221,67 +216,63 @@ def _depth(line: bytes) -> int:
     return len(line) - len(line.lstrip())
 
 
+def _lines(entry: bytes) -> list[bytes]:
+    return [line.rstrip() for line in entry.split(b"\n")]
+
+
 class _Entries:
     """Gathers the entries in the consecutive blocks of one log."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
-        self._lines: list[bytes] = []
-        self._entry: list[int] = []  # places of the lines of the one that is not complete
-        self._size = 0
-        self._held: list[Block] = []
+        self._left = b""  # an entry that is not complete
+        self._first_line = 1
+        self._n_read = 0
 
     def feed(self, block: Block) -> list[Block]:
         """Return what is complete."""
-        self._held.append(block)
-        for raw in _LINE.findall(block.data):
-            line = raw.rstrip()
-            if self._form.begins(line):
-                self._close()
-                self._add(raw)
-            elif not self._entry:
-                self._lines.append(self._form.between(line) + raw[len(line) :])
-            else:
-                self._add(raw)
-                if self._form.ends(line):
-                    self._close()
-                elif self._size > _MAX:
-                    self._entry = []
-        return [] if self._entry else self._done()
+        self._n_read += block.n_read
+        return self._written(self._left + block.data, last=False)
 
     def finish(self) -> list[Block]:
         """Return what was held back."""
-        self._close()
-        return self._done()
+        return self._written(self._left, last=True)
 
-    def _add(self, raw: bytes) -> None:
-        self._size = len(raw) + (self._size if self._entry else 0)
-        self._entry.append(len(self._lines))
-        self._lines.append(raw)
-
-    def _close(self) -> None:
-        """Write an entry on the line of its text."""
-        if self._entry:
-            lines = [self._lines[k] for k in self._entry]
-            text = self._form.text([line.rstrip() for line in lines])
-            at = max(range(len(lines)), key=lambda k: (_is_telling(lines[k]), len(lines[k])))
-            for k, line in enumerate(lines):
-                self._lines[self._entry[k]] = b"\n"
-                if k == at:  # the log's last line may lack its end
-                    self._lines[self._entry[k]] = text + line[len(line.rstrip(b"\n")) :]
-            self._entry = []
-
-    def _done(self) -> list[Block]:
-        held, data = self._held, b"".join(self._lines)
-        self._lines, self._held = [], []
-        if not held:
+    def _written(self, data: bytes, *, last: bool) -> list[Block]:
+        out, at, self._left = list[bytes](), 0, b""
+        while at < len(data):
+            begin = self._form.begins.search(data, at)
+            start = begin.start() if begin else len(data)
+            out.append(self._form.between(data[at:start]))
+            line_end = data.find(b"\n", start) + 1 or len(data)
+            end = self._form.ends.search(data, line_end)
+            at = end.end() if end else len(data)
+            if end is None and not last and len(data) - start <= _MAX:
+                self._left = data[start:]
+            elif at - start > _MAX:
+                at = line_end
+                out.append(data[start:at])
+            else:
+                out.append(self._on_a_line(data[start:at]))
+        data = b"".join(out)
+        if not data:
             return []
-        n_lines, n_read = sum(b.n_lines for b in held), sum(b.n_read for b in held)
-        return [Block(data, held[0].first_line, n_lines, n_read)]
+        n_lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        block = Block(data, self._first_line, n_lines, self._n_read)
+        self._first_line += n_lines
+        self._n_read = 0
+        return [block]
 
-
-def _is_telling(line: bytes) -> bool:
-    return TELLING_PATTERN.search(line) is not None
+    def _on_a_line(self, entry: bytes) -> bytes:
+        """Write an entry on the line of its text; leave the others empty."""
+        if not entry:
+            return b""
+        hit = TELLING_PATTERN.search(entry)
+        at = hit.start() if hit else entry.find(max(entry.split(b"\n"), key=len))
+        before, whole = entry.count(b"\n", 0, at), entry.endswith(b"\n")
+        after = entry.count(b"\n") - before
+        after += not whole and after > 0  # the log's last line may lack its end
+        return b"\n" * before + self._form.text(entry) + b"\n" * after
 
 
 def gathered(blocks: Iterable[Block]) -> Iterator[Block]:
