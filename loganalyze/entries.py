@@ -196,20 +196,29 @@ def _form_around(data: bytes, at: int) -> Form | None:
             first = _OPENED.match(data, shared.end())
             if first or record.match(data, shared.end()):
                 return _Shared(first[1] if first else b"[", labels, key, record)
-    lines = data[:at].splitlines()[::-1]
+    around = _around(data, at)
+    keyed = [line for line in around if line.strip() not in (b"{", b"[")]
+    while around and around[0] in keyed and around[0].endswith(b"{"):
+        around.pop(0)  # an object in the entry
+    if not around or around[0] in keyed:
+        return None
+    entry, *outer = around
+    if [line.strip()[-1:] for line in outer[:2]] == [b"[", b"["] and outer[0] not in keyed:
+        entry, *outer = outer  # a row, of an object for each cell
+    if outer:
+        return Form(entry) if outer[0].endswith(b"[") else None
+    return Form(entry) if entry == b"{" and _NEXT_OBJECT.search(data, at) else None
+
+
+def _around(data: bytes, at: int) -> list[bytes]:
+    """Return the lines that open what encloses the line at `at`, the innermost first."""
+    found: list[bytes] = []
     depth = _depth(data[at:].split(b"\n", 1)[0])
-    entry = b""
-    for line in (x.rstrip() for x in lines if x.strip()):
-        if _depth(line) >= depth:
-            continue
-        if entry:  # which stands in an array, ...
-            return Form(entry) if line.endswith(b"[") else None
-        depth, opened = _depth(line), line.strip()
-        if opened in (b"{", b"["):
-            entry = line
-        elif not opened.endswith(b"{"):
-            return None
-    return Form(entry) if entry == b"{" and _NEXT_OBJECT.search(data, at) else None  # or not
+    for line in data[:at].split(b"\n")[::-1] if depth else ():
+        if line.strip() and _depth(line) < depth:
+            found.append(line.rstrip())
+            depth = _depth(line)
+    return found
 
 
 def _depth(line: bytes) -> int:

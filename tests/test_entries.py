@@ -88,6 +88,15 @@ def amazon():
     return {"events": events, "searchedLogStreams": []}
 
 
+def insights():
+    rows = [
+        {"@message": text, "@logStream": f"pod-{server}/sglang/ab{server}", "@ptr": "Cm8"}
+        for server, text in TEXTS
+    ]
+    cells = [[{"field": k, "value": v} for k, v in row.items()] for row in rows]
+    return {"results": cells, "status": "Complete"}
+
+
 def export(server, text):
     fields = journal(server, text)
     return "".join(f"{key}={value}\n" for key, value in fields.items()) + "\n"
@@ -124,6 +133,7 @@ FORMS = {
     "gcloud yaml folded": "".join(yaml(*said, "single") for said in TEXTS),
     "gcloud yaml escaped": "".join(yaml(*said, "double") for said in TEXTS),
     "amazon": json.dumps(amazon(), indent=4),
+    "amazon insights": json.dumps(insights(), indent=4),
     "elastic": json.dumps({"hits": {"hits": [elastic(*said) for said in TEXTS]}}, indent=2),
     "objects": "".join(json.dumps(elastic(*said), indent=2) + "\n" for said in TEXTS),
     "journal": "".join(json.dumps(journal(*said), indent="\t") + "\n" for said in TEXTS),
