@@ -53,6 +53,7 @@ _FORMS = {
 _NO_YEAR = 1972
 #: A stamp outside of these years is damage: no log of the server's is older, or yet to come.
 _FIRST, _LAST = datetime(2000, 1, 1), datetime(2100, 1, 1)
+_YEARS = tuple(pl.lit(time, dtype=pl.Datetime("ms")) for time in (_FIRST, _LAST))
 #: A clock without a date that falls back by more than this has passed midnight: less is
 #: another writer, or the end of summer time.
 _FALL_S = 2 * 3600
@@ -119,8 +120,8 @@ class Rows:
             place: line_no, and seq and more where they are not 0.
             values: what `read_layout` made of the lines.
         """
-        fixed = [e for name, e in _fixed(layout).items() if name not in values.columns]
-        rows = place.hstack(values).with_columns_seq(fixed)
+        fixed = [c for c in _fixed(layout) if c.name not in values.columns]
+        rows = place.hstack(values).hstack([c.new_from_index(0, len(place)) for c in fixed])
         self._parts[layout.format.frame].append(rows)
         self._yearless |= _lacks_year(layout.clock)
         self._count(layout.format.kind, len(rows), layout.partial)
@@ -278,11 +279,11 @@ def _typed(layout: Layout) -> list[pl.Expr]:
 
 
 @_per_layout
-def _fixed(layout: Layout) -> dict[str, pl.Expr]:
-    """Return the columns that have the same value on every line of a layout."""
+def _fixed(layout: Layout) -> list[pl.Series]:
+    """Return one row of the columns that have the same value on every line of a layout."""
     known = _BY_NAME[layout.format.frame]
-    fixed = {n: _literal(known[n], text) for n, text in layout.fixed.items() if n in known}
-    return {**fixed, "time_has_date": _dated(layout.clock)}
+    fixed = [_literal(known[n], text) for n, text in layout.fixed.items() if n in known]
+    return pl.select(*fixed, _dated(layout.clock)).get_columns()
 
 
 def _values(frame: str, names: Iterable[str], clock: str | None) -> list[pl.Expr]:
@@ -352,7 +353,7 @@ def _time(clock: str) -> pl.Expr:
 
 def _sane(time: pl.Expr) -> pl.Expr:
     """Leave out times that no log has."""
-    return pl.when(time.is_between(_FIRST, _LAST)).then(time)
+    return pl.when(time.is_between(_YEARS[0], _YEARS[1])).then(time)
 
 
 def _lacks_year(clock: str | None) -> bool:

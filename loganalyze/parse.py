@@ -192,14 +192,13 @@ class Parser:
         rows, samples = Rows(), list[tuple[int, str]]()
         house = self._houses[source.name]
         self._reader.table = table_of(source.head)
-        for found in _lines(cut):
-            lines = _clean(found, cut.odd)
-            if house.since:
-                early, lines = _parted(lines, lines["line_no"] < house.since)
-                self._reader.house = House()
-                self._read_lines(early, rows, samples, source, None)
-            self._reader.house = house
-            self._read_lines(lines, rows, samples, source, strangers)
+        lines = _clean(_lines(cut), cut.odd)
+        if house.since:
+            early, lines = _parted(lines, lines["line_no"] < house.since)
+            self._reader.house = House()
+            self._read_lines(early, rows, samples, source, None)
+        self._reader.house = house
+        self._read_lines(lines, rows, samples, source, strangers)
         self._reader.house = house
         while strangers:
             ours, quotes = strangers.settle(rows.line_nos(), self._reader, last=last)
@@ -381,8 +380,9 @@ def _one_behind(items: Iterable[_T]) -> Iterator[_T]:
     yield from made
 
 
-def _lines(cut: Cut) -> Iterator[pl.DataFrame]:
-    """Yield the lines of a cut as frames: line_no, seq, more, text."""
+def _lines(cut: Cut) -> pl.DataFrame:
+    """Return the lines of a cut: line_no, text, and more where it is not 0."""
+    frames = list[pl.DataFrame]()
     joined: list[tuple[int, int, list[memoryview]]] = []
     for first, n_lines, block in cut.dense:
         if joined and joined[-1][0] + joined[-1][1] == first:
@@ -397,12 +397,13 @@ def _lines(cut: Cut) -> Iterator[pl.DataFrame]:
         text = _split(data, n_lines)
         del data
         nos = pl.int_range(first, first + len(text), dtype=pl.Int64, eager=True)
-        yield pl.DataFrame({"line_no": nos, "text": text})
-    if cut.lines:
-        yield pl.DataFrame(
-            {"line_no": cut.line_nos, "more": cut.more, "text": _decode(cut.lines)},
-            schema_overrides={"line_no": pl.Int64, "more": pl.Int64},
-        )
+        frames.append(pl.DataFrame({"line_no": nos, "text": text}))
+    places = pl.DataFrame(
+        {"line_no": cut.line_nos, "more": cut.more},
+        schema={"line_no": pl.Int64, "more": pl.Int64},
+    )
+    frames.append(places.with_columns(_decode(cut.lines)))
+    return pl.concat(frames, how="diagonal")  # each pass over it has a fixed cost
 
 
 def _split(data: bytes, n_lines: int) -> pl.Series:
@@ -447,8 +448,7 @@ def _clean(lines: pl.DataFrame, odd: set[str]) -> pl.DataFrame:
     lines = lines.with_columns_seq(text)
     if "return" in odd:
         inside = lines["text"].str.contains("\r", literal=True)
-        if "more" in lines.columns:
-            inside &= lines["more"] == 0
+        inside &= lines["more"].fill_null(0) == 0
         if inside.any():
             split = (
                 lines.filter(inside)
@@ -504,7 +504,8 @@ def _apply(
         values = _filtered(values, fits) if values.width else values
         others = pl.concat([others, left])
     layout.hits += len(likely)
-    rows.add_layout(layout, likely.select_seq(pl.exclude("text")), values)
+    place = pl.DataFrame([column for column in likely.get_columns() if column.name != "text"])
+    rows.add_layout(layout, place, values)
     if layout.partial:
         first = likely.sort("line_no").head(SAMPLES).select_seq("line_no", "text")
         samples += [(no, (own_words(text) or "")[:SAMPLE_CHARS]) for no, text in first.rows()]
