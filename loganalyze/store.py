@@ -118,7 +118,8 @@ class Store:
 
         Rows from before and after a restart must never be merged.
         """
-        begun = frames.startup.filter(pl.col("kind").is_in(sessions.START_KINDS))["line_no"]
+        starts = pl.col("kind").is_in(sessions.START_KINDS)
+        begun = frames.startup.select_seq(pl.col("line_no").filter(starts)).to_series()
         eras = self._begun + begun.sort().search_sorted(frames.batch["line_no"])
         self._begun += begun.len()
         return eras.cast(pl.Int32)

@@ -60,17 +60,20 @@ def thin(batch: pl.DataFrame, step_s: int) -> pl.DataFrame:
     )
     marked = [cells[f"{c}/{end}"] for c in _EXTREMES for end in ("max", "min")]
     every = [cells["stands"], *marked, silences["row"], silences["before"]]
-    kept = pl.concat([ids.alias("row") for ids in every]).drop_nulls().unique().sort()
+    none = pl.Series([False]).new_from_index(0, batch.height)
+    stays = none.scatter(pl.concat(every).drop_nulls(), True)
+    kept = stays.arg_true().alias("row")
     sums = pl.DataFrame([kept]).join(
         cells.select_seq(pl.col("stands").alias("row"), pl.col("^.*/sum$")),
         on="row",
         how="left",
         maintain_order="left",
     )
-    since = rows.filter(pl.col("row").is_in(kept.implode())).sort("row").select_seq(_INTERVALS)
+    since = rows.select_seq("row", *_INTERVALS).sort("row")[kept].drop("row")
     prefill, is_state = pl.col("phase") == "prefill", pl.col("lines/sum").is_null()
     return (
-        batch.select_seq(pl.all().exclude(_INTERVALS).gather(kept))
+        batch.drop(_INTERVALS)
+        .filter(stays)
         .hstack(since)
         .hstack(sums.drop("row"))
         .with_columns_seq(
