@@ -107,7 +107,18 @@ def _is_whole(one: Timeline) -> bool:
     """
     before = pl.col("running_req").shift(1)
     rows = (
-        one.lines.filter(pl.col("decode") & (pl.col("lines") > 0))
+        one.lines.select_seq(
+            "decode",
+            "lines",
+            "running_req",
+            "dt_s",
+            "r_mean",
+            "stamp_dt_s",
+            "d_new_seq",
+            "after_gap",
+            "first",
+        )
+        .filter(pl.col("decode") & (pl.col("lines") > 0))
         .with_columns_seq(
             rose=pl.col("running_req") - before,
             told_s=pl.col("dt_s") * (pl.col("running_req") + before) / 2 / pl.col("r_mean"),
@@ -145,7 +156,19 @@ def _decode_rows(one: Timeline, scale: float) -> pl.DataFrame:
     token = pl.coalesce("token", "full_token", "gpu_token")
     came = pl.sum_horizontal(pl.col("new_token", "cached_token").fill_null(0)).cum_sum()
     rows = (
-        one.lines.with_columns_seq(_token=token, _came=came)
+        one.lines.select_seq(
+            "decode",
+            "lines",
+            "running_req",
+            "dt_s",
+            "r_mean",
+            "stamp_dt_s",
+            "d_tokens",
+            "n_prefill",
+            "after_gap",
+            _token=token,
+            _came=came,
+        )
         .filter(pl.col("decode") & (pl.col("lines") > 0))
         .with_columns_seq(
             _grown=pl.col("_token").diff(),

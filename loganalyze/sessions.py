@@ -43,13 +43,15 @@ class Plan:
 
     def assign(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the rows of any frame with their session, `_server` and `_pos`."""
-        placed = self.servers.place(table.drop("session")).with_row_index("_row")
-        return (
-            placed.sort("_pos", maintain_order=True)
+        placed = self.servers.place(table.drop("session"))
+        session = (
+            placed.select_seq("_server", "_pos")
+            .with_row_index("_row")
+            .sort("_pos", maintain_order=True)
             .join_asof(self.starts, on="_pos", by="_server", check_sortedness=False)
-            .sort("_row")
-            .drop("_row")
+            .sort("_row")["session"]
         )
+        return placed.with_columns_seq(session)
 
 
 def plan(frames: Frames, rotated: Mapping[str, str] | None = None) -> Plan:
@@ -164,7 +166,8 @@ def _backward_jumps(batch: pl.DataFrame) -> list[int]:
         return []
     back = -pl.col("time").diff().dt.total_seconds().over("source")
     jump = (back > _BACKWARD_S) & ~back.is_between(*_DST_S)
-    return batch.sort("_pos", maintain_order=True).filter(jump)["_pos"].to_list()
+    lines = batch.select_seq("source", "time", "_pos").sort("_pos", maintain_order=True)
+    return lines.filter(jump)["_pos"].to_list()
 
 
 # -- one session --------------------------------------------------------------------------
@@ -248,8 +251,8 @@ def _role(batch: pl.DataFrame, settings: ServerConfig) -> Literal["unified", "pr
         return "decode"
 
     def printed(phase: str, *columns: str) -> bool:
-        rows = batch.filter(pl.col("phase") == phase)
-        return any(rows[c].null_count() < rows.height for c in columns)
+        rows = batch.select_seq(pl.col(columns).filter(pl.col("phase") == phase))
+        return any(column.null_count() < rows.height for column in rows)
 
     if printed("decode", "pre_allocated_usage", "transfer_req", "prealloc_req"):
         return "decode"

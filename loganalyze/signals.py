@@ -21,7 +21,7 @@ import polars as pl
 from loganalyze import mixed, timeline
 from loganalyze.capacity import memory, pool, steps
 from loganalyze.model import Capacity, Session, SessionData, StepModel
-from loganalyze.timeline import Clock, Gap, Timeline, as_float, retractions
+from loganalyze.timeline import Clock, Gap, Timeline, as_float
 
 #: Cells of all ranks of one session together: bounds memory (41 hours of one rank at 1 s).
 MAX_CELLS = 150_000
@@ -118,6 +118,11 @@ class Rank:
         return timeline.places(self.lines, self.lines)
 
     @cached_property
+    def cell_of(self) -> pl.Series:
+        """The cell of each line."""
+        return (self.lines["t"] / self.step_s).cast(pl.Int64)
+
+    @cached_property
     def never(self) -> pl.Series:
         """False in each cell."""
         return pl.Series([False]).new_from_index(0, self.grid.height)
@@ -178,16 +183,19 @@ class Rank:
             requests=pl.col("started").cum_sum(),
             steps=per_req.fill_null(0).cum_sum(),
         ).with_columns_seq(joined=(pl.col("started") * pl.col("steps")).cum_sum())
+        # A request that starts in between has decoded (steps then - steps at its start) tokens:
+        # what there is at a time of all from the log's start on, and what is too much of that.
+        whole = pl.col("token") - pl.col("came") + pl.col("joined")
+        sums = sums.with_columns_seq(whole=whole - pl.col("requests") * pl.col("steps"))
         every = self.cells(_AHEAD_EVERY_S)
         later = [
-            pl.col("token").shift(-n)
-            - (pl.col("came").shift(-n) - pl.col("came"))
-            - (pl.col("requests").shift(-n) - pl.col("requests")) * pl.col("steps").shift(-n)
-            + (pl.col("joined").shift(-n) - pl.col("joined"))
+            pl.col("whole").shift(-n) + pl.col("requests") * pl.col("steps").shift(-n)
             for n in range(every, self.cells(_AHEAD_S) + 1, every)
         ]
-        most = sums.select_seq(most=pl.max_horizontal("token", *later), token="token")
-        return most.select_seq(pl.when(pl.col("token").is_not_null()).then("most"))["most"]
+        most = pl.max_horizontal(later) + pl.col("came") - pl.col("joined")
+        return sums.select_seq(
+            pl.when(pl.col("token").is_not_null()).then(pl.max_horizontal("token", most))
+        ).to_series()
 
     def _floats(self, value: Values) -> pl.Series:
         if isinstance(value, str):
@@ -300,11 +308,10 @@ def _with_ratio(lines: pl.DataFrame, data: SessionData, one: Timeline) -> pl.Dat
         .then(init if data.startup.height else floor),
     )
     points = points.with_columns_seq(line=True)
-    lost = retractions(data, one.dp_rank)
-    if lost.height:
-        lost = lost.select_seq(
-            "source", "line_no", row=timeline.row_before(lines, lost), value="new_token_ratio"
-        ).join(points.select_seq("row", "at"), on="row", how="left", maintain_order="left")
+    if one.lost.height:
+        lost = one.lost.select_seq("source", "line_no", "row", value="new_token_ratio").join(
+            points.select_seq("row", "at"), on="row", how="left", maintain_order="left"
+        )
         extra = lost.with_columns_seq(pl.col("at").fill_null(0), line=False)
         points = pl.concat([points, extra.select_seq(points.columns)]).sort(
             "row", maintain_order=True
@@ -514,7 +521,7 @@ def _grid(
             pl.col(*_STATES).forward_fill(),
             pl.col(*_INTERVALS).backward_fill(),
             pl.col(*_COUNTS).fill_null(0),
-            retracted=_lost_by_cell(data, lines, one, step_s, height),
+            retracted=_lost_by_cell(one, step_s, height),
             t=pl.col("cell") * step_s,
             gap=silent | (pl.int_range(pl.len()) < first),
             idle=idle,
@@ -554,8 +561,8 @@ def _grid(
 
 def usual_prompt(lines: pl.DataFrame) -> float:
     """Return the prompt tokens that a rank computes for a request that it lets in, on average."""
-    prompts = lines.filter(pl.col("new_seq") > 0).select_seq(pl.col("new_token", "started").sum())
-    new, started = (as_float(value, 0.0) for value in prompts.row(0))
+    prompts = pl.col("new_token", "started").filter(pl.col("new_seq") > 0)
+    new, started = (as_float(value, 0.0) for value in lines.select_seq(prompts.sum()).row(0))
     return new / max(1.0, started)
 
 
@@ -619,19 +626,13 @@ def _gap_masks(gaps: Sequence[Gap], step_s: float, height: int) -> tuple[pl.Seri
     return masks["silent"], masks["idle"]
 
 
-def _lost_by_cell(
-    data: SessionData, lines: pl.DataFrame, one: Timeline, step_s: float, height: int
-) -> pl.Series:
+def _lost_by_cell(one: Timeline, step_s: float, height: int) -> pl.Series:
     """Return the requests retracted in each cell, at the time of the line before."""
-    lost = retractions(data, one.dp_rank)
-    if not lost.height:
-        return pl.Series([0.0]).new_from_index(0, height)
-    before = timeline.row_before(lines, lost).clip(0)
-    at = lost.with_columns_seq(t=lines["t"].gather(before))
-    cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
-    by_cell = at.group_by(cell.alias("cell")).agg(
-        retracted=pl.col("num_retracted_reqs").fill_null(1).sum().cast(pl.Float64)
+    out = pl.Series([0.0]).new_from_index(0, height)
+    if not one.lost.height:
+        return out
+    t = one.lines["t"].gather(one.lost["row"].clip(0))
+    by_cell = one.lost.group_by((t / step_s).floor().cast(pl.Int64).alias("cell")).agg(
+        retracted=pl.col("num_retracted_reqs").fill_null(1).sum()
     )
-    cells = pl.DataFrame({"cell": pl.int_range(height, eager=True)})
-    found = cells.join(by_cell, on="cell", how="left", maintain_order="left")
-    return found["retracted"].fill_null(0)
+    return out.scatter(by_cell["cell"], by_cell["retracted"])

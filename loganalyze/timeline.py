@@ -136,6 +136,8 @@ class Timeline:
             tokens since the line before) and `last_beside_prefill`, `last_beside_new_token` (in
             the last interval); 0 where no rank steps with it.
         gaps: silences, in order; empty without stamps.
+        lost: its retraction events (`retractions`), each with the `row` of the line before it;
+            -1 where there is none.
     """
 
     dp_rank: int | None
@@ -145,6 +147,7 @@ class Timeline:
     chunk: int | None
     lines: pl.DataFrame
     gaps: Sequence[Gap]
+    lost: pl.DataFrame
 
     @property
     def merged(self) -> bool:
@@ -195,8 +198,8 @@ def rank_rows(batch: pl.DataFrame) -> list[pl.DataFrame]:
         return []
     if own.select_seq(dp.n_unique()).item() == 1:
         return [own]
-    parts = own.with_columns_seq(_dp=dp).sort("_dp", maintain_order=True)
-    return [part.drop("_dp") for part in parts.partition_by("_dp", maintain_order=True)]
+    parts = own.with_columns_seq(_dp=dp).partition_by("_dp", as_dict=True, include_key=False)
+    return [part for _, part in sorted(parts.items())]
 
 
 def own_token(data: SessionData) -> pl.Expr:
@@ -254,14 +257,17 @@ def _timeline(data: SessionData, rows: pl.DataFrame) -> Timeline:
     lines = _with_states(lines, data, chunk)
     gaps = _gaps(lines) if clock == "stamps" else []
     dp_rank = rows["dp_rank"][0]
+    lost = retractions(data, dp_rank)
+    lost = lost.with_columns_seq(row=row_before(lines, lost))
     return Timeline(
         dp_rank=dp_rank if dp_rank is not None and dp_rank >= 0 else None,
-        label=rows.select_seq(derive.rank_text())["rank"][0],
+        label=rows.head(1).select_seq(derive.rank_text()).item(),
         clock=clock,
         interval=n_steps,
         chunk=chunk,
-        lines=_with_intervals(lines, data, n_steps, chunk, gaps, clock),
+        lines=_with_intervals(lines, lost, n_steps, chunk, gaps, clock),
         gaps=gaps,
+        lost=lost,
     )
 
 
@@ -275,9 +281,11 @@ def _interval(data: SessionData, rows: pl.DataFrame) -> int:
     if isinstance(printed, int) and 0 < printed <= MAX_INTERVAL:
         return printed
     lines = pl.col("lines").fill_null(1)
-    decode = rows.filter(
+    used = ("time", "phase", "gen_throughput", "running_req", "accept_len", "lines")
+    decode = rows.select_seq(used).filter(
         (pl.col("phase") == "decode") & (pl.col("gen_throughput") > 0) & (lines > 0)
-    ).select_seq(
+    )
+    decode = decode.select_seq(
         tokens=pl.col("gen_throughput") * pl.col("time").diff().dt.total_milliseconds() / 1000,
         per_step=pl.col("running_req") * pl.col("accept_len").fill_null(1.0) * lines,
     )
@@ -303,7 +311,7 @@ def _chunk(data: SessionData, rows: pl.DataFrame) -> int | None:
     if printed is not None:
         return printed if printed > 0 else None
     prefill = pl.col("phase") == "prefill"
-    largest = rows.filter(prefill)["new_token"].max()
+    largest = rows.select_seq(pl.col("new_token").filter(prefill).max()).item()
     if not isinstance(largest, int):
         return None
     full = prefill & (pl.col("new_token") == largest) & (pl.col("lines").fill_null(1) == 1)
@@ -364,8 +372,10 @@ def _stamp_clock(rows: pl.DataFrame, data: SessionData) -> pl.Series:
         t=pl.col("ms").diff().clip(0, None).fill_null(pl.col("ms").first()).cum_sum() / 1000.0
     )
     if bool((t["t"] % 1 == 0).all()):
-        second = pl.col("t").rle_id()
-        t = t.select_seq(pl.col("t") + ((pl.int_range(pl.len()) + 0.5) / pl.len()).over(second))
+        seconds = t["t"].rle().struct.unnest().with_columns_seq(line=pl.int_ranges("len"))
+        t = seconds.explode("line").select_seq(
+            t=pl.col("value") + (pl.col("line") + 0.5) / pl.col("len")
+        )
     return t["t"]
 
 
@@ -441,7 +451,7 @@ def _finite(name: str) -> pl.Expr:
 
 def _with_intervals(
     lines: pl.DataFrame,
-    data: SessionData,
+    lost: pl.DataFrame,
     n_steps: int,
     chunk: int | None,
     gaps: Sequence[Gap],
@@ -469,7 +479,7 @@ def _with_intervals(
         started=pl.when("prefill").then((pl.col("new_seq") - gone_on).clip(0, None))
     )
     totals = lines.with_columns_seq(
-        _lost=_retracted_before(lines, data),
+        _lost=_retracted_before(lines, lost),
         _gap=after_gap.cum_sum(),
         _prefills=pl.when("prefill").then("lines").otherwise(0).cum_sum(),
         _new=pl.col("new_token").fill_null(0).cum_sum(),
@@ -564,10 +574,11 @@ def _side_by_side(data: SessionData, found: list[Timeline]) -> list[Timeline]:
     if not together:
         zeros = [pl.lit(0).alias(name) for name in _BESIDE]
         return [replace(one, lines=one.lines.with_columns_seq(zeros)) for one in found]
-    every = _prefilled(pl.concat([_prefills_of(one) for one in found]).sort("t"))
+    prefills = [_prefills_of(one) for one in found]
+    every = _prefilled(pl.concat(prefills).sort("t"))
     out: list[Timeline] = []
-    for one in found:
-        own, lines = _prefilled(_prefills_of(one)), one.lines
+    for one, of_one in zip(found, prefills, strict=True):
+        own, lines = _prefilled(of_one), one.lines
         ends = [sums["t"].search_sorted(lines["t"], "right") for sums in (every, own)]
         counts: dict[str, pl.Series] = {}
         for since, before in (("", "stamp_dt_s"), ("last_", "dt_s")):
@@ -602,10 +613,11 @@ def _prefills_of(one: Timeline) -> pl.DataFrame:
     A row that stands for several is spread over the time since the row before: all of them at
     its end would fall into one interval of another rank, or into none.
     """
-    prefills = one.lines.filter(pl.col("prefill") & (pl.col("lines") > 0)).select_seq(
-        "t",
-        prefill=pl.col("lines").cast(pl.Float64),
-        new_token=pl.col("new_token").fill_null(0).cast(pl.Float64),
+    batch = pl.col("prefill") & (pl.col("lines") > 0)
+    prefills = one.lines.select_seq(
+        pl.col("t").filter(batch),
+        prefill=pl.col("lines").filter(batch).cast(pl.Float64),
+        new_token=pl.col("new_token").filter(batch).fill_null(0).cast(pl.Float64),
     )
     if not one.merged:
         return prefills
@@ -670,20 +682,15 @@ _INTERVAL_COLUMNS = (
 )
 
 
-def _retracted_before(lines: pl.DataFrame, data: SessionData) -> pl.Series:
+def _retracted_before(lines: pl.DataFrame, lost: pl.DataFrame) -> pl.Series:
     """Return the requests retracted up to each line, counted from the session's start."""
-    event = retractions(data, lines["dp_rank"][0])
-    if not event.height:
-        return pl.repeat(0, lines.height, eager=True, dtype=pl.Int64)
-    lost = (
-        event.select_seq(
-            pl.col("num_retracted_reqs").fill_null(1), row=row_before(lines, event) + 1
-        )
-        .group_by("row")
-        .agg(lost=pl.col("num_retracted_reqs").sum())
+    if not lost.height:
+        return pl.Series([0]).new_from_index(0, lines.height)
+    sums = lost.sort("row").select_seq(
+        "row", total=pl.col("num_retracted_reqs").fill_null(1).cast(pl.Int64).cum_sum()
     )
-    found = lines.select_seq("row").join(lost, on="row", how="left", maintain_order="left")
-    return found["lost"].fill_null(0).cum_sum()
+    before = sums["row"].search_sorted(lines["row"])
+    return pl.concat([pl.Series([0]), sums["total"]]).gather(before)
 
 
 def places(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
@@ -708,6 +715,8 @@ def places(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
 
 def row_before(lines: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
     """Return the `row` of the line before each of some rows; -1 where there is none."""
+    if not rows.height:
+        return pl.Series(dtype=pl.Int64)
     at = places(lines, rows).fill_null(-_PART_LINES)
     return places(lines, lines).search_sorted(at, "right").cast(pl.Int64) - 1
 

@@ -175,9 +175,33 @@ def _per_req(lines: pl.DataFrame) -> float | None:
     return round(tokens / running, 1) if running and tokens else None
 
 
+#: What tells the decode lines with requests, and what those hold.
+_HELD_BY = (
+    "source",
+    "line_no",
+    "phase",
+    "duplicate",
+    "dp_rank",
+    "pp_rank",
+    "attn_cp_rank",
+    "running_req",
+    "queue_req",
+    "transfer_req",
+    "gen_throughput",
+    "token",
+    "full_token",
+    "gpu_token",
+    "token_usage",
+    "full_token_usage",
+    "gpu_token_usage",
+    "kv_usage",
+    "pre_allocated_usage",
+)
+
+
 def _decode(data: SessionData) -> pl.DataFrame:
     """Return the decode lines with requests, of one PP and CP rank per DP rank; `row` counts."""
-    batch = data.batch.with_row_index("row")
+    batch = data.batch.select_seq(_HELD_BY).with_row_index("row")
     parts = timeline.rank_rows(batch) or [batch.clear()]
     return pl.concat(
         part.filter((pl.col("phase") == "decode") & (pl.col("running_req") > 0)).select_seq(

@@ -324,12 +324,12 @@ def time_left(amount: float, rate: Estimate) -> Estimate:
 # -- the lines ----------------------------------------------------------------------------
 
 
-def _repeated(data: SessionData, one: timeline.Timeline) -> float:
+def _repeated(one: timeline.Timeline) -> float:
     """Return the share of the prefilled tokens that had been computed before a retraction.
 
     A retraction line prints the tokens that it freed (0.5.7 and later); 0 where none does.
     """
-    freed = int(timeline.retractions(data, one.dp_rank)["new_tokens_gained"].sum())
+    freed = int(one.lost["new_tokens_gained"].sum())
     prefilled = int(one.lines["new_token"].sum())
     return min(1.0, max(0.0, freed / prefilled)) if prefilled else 0.0
 
@@ -365,7 +365,7 @@ def _rows(
     state_full = (pl.col("mamba_usage") >= 0.95).fill_null(False)
     reserved = _reserved(data)
     p0, p1 = (model.p0_s, model.p1_s) if model else (0.0, 0.0)
-    repeated = _repeated(data, one)
+    repeated = _repeated(one)
     single = decode.height == 1  # a lone line has no interval, but it has a rate
     usable = (pl.col("gen_throughput") > 0) & (
         pl.lit(single)

@@ -61,6 +61,22 @@ _SINGULAR = 1e-8
 #: Of explanations that differ by less, the first is taken: the step before prefill.
 _ROUNDING = 1e-9
 
+#: What a fit reads of a decode line.
+_USED = (
+    "dt_s",
+    "r_mean",
+    "t_mean",
+    "last_prefill",
+    "last_new_token",
+    "last_beside_prefill",
+    "last_beside_new_token",
+    "n_prefill",
+    "beside_prefill",
+    "stamp_dt_s",
+    "lines",
+    "cuda_graph",
+)
+
 _UNKNOWNS = ("t0", "a", "b", "p0", "p1")
 
 #: Models that were fitted, by rank and prior: the session asks for them, and then each rank.
@@ -143,7 +159,9 @@ def _clean(one: Timeline) -> pl.DataFrame:
     the silence), without CUDA graph unless (almost) all are, with a swing of the batch beyond
     30 %, and of mixed batches.
     """
-    rows = one.lines.filter(
+    if one.lines["mixed"].any():
+        return one.lines.clear()
+    clean = (
         pl.col("decode")
         & (pl.col("dt_s") > 0)
         & pl.col("last_prefill").is_not_null()
@@ -153,6 +171,7 @@ def _clean(one: Timeline) -> pl.DataFrame:
         & (pl.col("r_change") <= 0.3)
         & (pl.col("r_mean") > 0)
     )
+    rows = one.lines.select_seq(*_USED, clean=clean).filter("clean")
     # Steps without a graph are slower: they are a model of their own, of a server without one.
     graph = rows.filter(pl.col("cuda_graph").fill_null(True))
     rows = graph if graph.height >= MIN_LINES else rows.filter(~pl.col("cuda_graph"))
@@ -162,8 +181,6 @@ def _clean(one: Timeline) -> pl.DataFrame:
             (pl.col("n_prefill") + pl.col("beside_prefill") > 0)
             | (pl.col("stamp_dt_s") <= 4 + 1.5 * pl.col("lines") * pl.col("dt_s"))
         )
-    if one.lines.filter(pl.col("mixed").fill_null(False)).height:
-        return rows.clear()
     return rows
 
 
