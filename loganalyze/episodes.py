@@ -133,21 +133,6 @@ def hysteresis(
     return out
 
 
-def episode(rank: Rank, span: Span) -> Episode:
-    """Return the lines and stamps of a span of one rank's cells.
-
-    A span without a line of its own (a silence) goes from the line before it to the line
-    after it.
-    """
-    lo, hi = span[0] * rank.step_s, span[1] * rank.step_s
-    at = rank.lines["t"]
-    first = int(at.search_sorted(lo, side="left"))
-    last = int(at.search_sorted(hi, side="left")) - 1
-    if last < first:
-        first, last = max(0, first - 1), min(rank.lines.height - 1, first)
-    return between(rank, first, last)
-
-
 def between(rank: Rank, first: int, last: int) -> Episode:
     """Return the episode from one line of the rank to another, by their rows."""
     (source, last_source), (line, last_line), (start, end) = (
@@ -159,8 +144,20 @@ def between(rank: Rank, first: int, last: int) -> Episode:
 
 
 def episodes(rank: Rank, found: Sequence[Span]) -> list[Episode]:
-    """Return one episode for each span."""
-    return [episode(rank, span) for span in found]
+    """Return the lines and stamps of some spans of one rank's cells.
+
+    A span without a line of its own (a silence) goes from the line before it to the line
+    after it.
+    """
+    edges = pl.Series([edge * rank.step_s for span in found for edge in span], dtype=pl.Float64)
+    rows = rank.lines["t"].search_sorted(edges).to_list()
+    out: list[Episode] = []
+    for first, end in zip(rows[::2], rows[1::2], strict=True):
+        if first < end:
+            out.append(between(rank, first, end - 1))
+        else:
+            out.append(between(rank, max(0, first - 1), min(rank.lines.height - 1, first)))
+    return out
 
 
 def point(row: Mapping[str, Any], rank: str | None = None) -> Episode:

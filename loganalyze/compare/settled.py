@@ -183,6 +183,6 @@ def _covered(ranks: Sequence[Rank], findings: Iterable[Finding], height: int) ->
 
 def _stretch(ranks: Sequence[Rank], span: episodes.Span) -> Stretch:
     """Return a span of cells with the stamps and lines of its first rank's log."""
-    one = episodes.episode(ranks[0], span)
+    one = episodes.episodes(ranks[0], [span])[0]
     seconds = (span[1] - span[0]) * ranks[0].step_s
     return Stretch(one.start, one.end, one.first_line, one.last_line, seconds)

@@ -370,6 +370,10 @@ def _whose(one: Finding, data: SessionData) -> str:
     return f" on {', '.join(map(str, names[:_RANKS]))}{more}"
 
 
+#: What lines say of the requests that wait and of those that are let in.
+_WAITED = ("queue_req", "running_req", "new_seq", "started")
+
+
 def _waited(primary: Finding, data: SessionData) -> Evidence | None:
     """Return the time that a request waited because of a cause; None where it did not matter.
 
@@ -381,7 +385,8 @@ def _waited(primary: Finding, data: SessionData) -> Evidence | None:
     held = [(e.start, e.end, e.rank) for e in primary.episodes if e.start and e.end]
     if not held or primary.code == "CRS001":
         return None
-    lines = pl.concat([one.lines for one in timeline.of(data)])
+    used = ("time", "source", *derive.RANK_WORDS, "lines", *_WAITED)
+    lines = pl.concat([one.lines.select_seq(used) for one in timeline.of(data)])
     batch = lines.filter(_inside(lines, held))
     queue = batch.filter(pl.col("queue_req").is_not_null()).select_seq(
         waited=pl.col("queue_req") * _lasted().over("source", "dp_rank")

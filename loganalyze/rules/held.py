@@ -43,15 +43,24 @@ class Held:
         return eps.mask_of(self.spans, self.rank.grid.height)
 
     @cached_property
+    def live(self) -> pl.Series:
+        """True in the cells of the spans, gaps left out."""
+        return self.mask & ~self.rank.grid["gap"]
+
+    @cached_property
     def cells(self) -> pl.DataFrame:
         """The grid inside the spans, gaps left out."""
-        return self.rank.grid.filter(self.mask & ~self.rank.grid["gap"])
+        return self.rank.grid.filter(self.live)
+
+    @cached_property
+    def inside(self) -> pl.Series:
+        """Which of the rank's lines lie inside the spans."""
+        return self.mask.gather(self.rank.cell_of)
 
     @cached_property
     def lines(self) -> pl.DataFrame:
         """The rank's lines inside the spans."""
-        cell = (self.rank.lines["t"] / self.rank.step_s).floor().cast(pl.Int64)
-        return self.rank.lines.filter(self.mask.gather(cell.clip(0, self.mask.len() - 1)))
+        return self.rank.lines.filter(self.inside)
 
     @cached_property
     def decode(self) -> pl.DataFrame:
@@ -83,7 +92,11 @@ class Held:
 
     def mean(self, column: str) -> float | None:
         """Return the time-weighted mean of a grid column inside the spans."""
-        return as_float(self.cells[column].mean())
+        return as_float(self.rank.grid[column].filter(self.live).mean())
+
+    def total(self, column: str) -> float:
+        """Return the sum of a grid column inside the spans."""
+        return as_float(self.rank.grid[column].filter(self.live).sum(), 0.0)
 
     def average(self, values: pl.Expr) -> float:
         """Return the time-weighted mean of an expression over the grid inside the spans."""
@@ -229,17 +242,14 @@ def over_ranks(found: Sequence[Held], spans: Sequence[Span]) -> list[Episode]:
     return out
 
 
-def _anywhere(found: Sequence[Held]) -> pl.Series:
-    """Return the cells in which the condition held on any rank."""
-    height = max(held.mask.len() for held in found)
-    masks = [held.mask.extend_constant(False, height - held.mask.len()) for held in found]
-    frame = pl.DataFrame({str(i): m for i, m in enumerate(masks)})
-    return frame.select_seq(pl.any_horizontal(pl.all())).to_series()
+def _anywhere(found: Sequence[Held]) -> list[Span]:
+    """Return the spans in which the condition held on any rank."""
+    return eps.joined(sorted(span for held in found for span in held.spans), 0)
 
 
 def seconds(found: Sequence[Held]) -> float:
     """Return the time in which the condition held on any rank."""
-    return float(_anywhere(found).sum()) * found[0].rank.step_s if found else 0.0
+    return sum((end - first) * found[0].rank.step_s for first, end in _anywhere(found))
 
 
 def length_s(found: Sequence[Held]) -> float:
@@ -281,7 +291,7 @@ def spell(
         span_s = (own.end - own.start).total_seconds()
     share = total / max(span_s, total, 1.0)
     # Those of several ranks at one time are one.
-    spells = len(covered(episodes)) or len(eps.spans(_anywhere(found)))
+    spells = len(covered(episodes)) or len(_anywhere(found))
     pieces = f" in {spells} spells" if spells > 1 else ""
     whole = f"session {case.data.session.id}" if len(case.sessions) > 1 else "the log"
     return f"for {duration(total)} ({share:.0%} of {whole}){pieces}{clock}{ranks}"
@@ -326,7 +336,7 @@ def confidence(
     than 30 s, an inferred pool or cap that the rule hangs on, or a rival. Medium: between.
     """
     total = seconds(found)
-    lines = sum(held.lines.height for held in found)
+    lines = sum(int(held.inside.sum()) for held in found)
     if case.excerpt or total < _LOW_S or inferred or competing:
         return "low"
     if config is None:
@@ -384,21 +394,20 @@ def others_busy(case: Case, rank: Rank, start: float, end: float) -> bool:
     return False
 
 
-def cells_of(rank: Rank, values: pl.Series) -> pl.Series:
-    """Return a series over another rank's cells in those of this one, null beyond its end.
+def cells_of(rank: Rank, values: pl.Series, beyond: float | None = None) -> pl.Series:
+    """Return a series over another rank's cells in those of this one, with `beyond` after its end.
 
     All ranks count from one start, in cells of one width.
     """
-    height = rank.grid.height
-    return values[:height].extend_constant(None, max(0, height - values.len()))
+    lacking = rank.grid.height - values.len()
+    return values.extend_constant(beyond, lacking) if lacking > 0 else values[: rank.grid.height]
 
 
-def sum_of(ranks: Sequence[Rank], column: str) -> pl.Series:
-    """Return the sum of a grid column over all ranks; null counts as 0."""
+def sum_of(ranks: Sequence[Rank], value: pl.Expr) -> pl.Series:
+    """Return the sum of an expression over the grids of all ranks; null counts as 0."""
     tallest = max(ranks, key=lambda rank: rank.grid.height)
-    parts = [cells_of(tallest, rank.grid[column].fill_null(0)) for rank in ranks]
-    frame = pl.DataFrame([part.alias(str(i)) for i, part in enumerate(parts)])
-    return frame.select_seq(pl.sum_horizontal(pl.all())).to_series()
+    parts = [cells_of(tallest, rank.select(value.fill_null(0)), beyond=0) for rank in ranks]
+    return sum(parts[1:], parts[0])
 
 
 def waiting(case: Case, *, printed: bool = False) -> pl.Expr:

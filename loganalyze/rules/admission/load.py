@@ -20,6 +20,7 @@ from loganalyze.rules.held import (
     over_ranks,
     shown,
     spell,
+    sum_of,
 )
 from loganalyze.rules.registry import Case, Clear, Limit, Limits, NotApplicable, rule
 from loganalyze.signals import Rank
@@ -191,7 +192,7 @@ def closed_loop_client(case: Case, limits: Limits) -> Finding | Clear:
     held = mean.filter(flat)
     clients = as_float(held.median(), 0.0)
     # Of the same time: what ran before it may have been another load.
-    done = sum(float(one.cells["completed"].sum()) for one in found) / found[0].seconds
+    done = sum(one.total("completed") for one in found) / found[0].seconds
     evidence = [
         shown(
             "clients",
@@ -243,18 +244,10 @@ def _within(found: Sequence[Span], height: int) -> list[Span]:
 
 def _all_ranks(case: Case) -> pl.DataFrame:
     """Return {c, queue} per cell over all ranks: running + waiting, and waiting requests."""
-    parts = [
-        rank.grid.select_seq(cell="cell", c=pl.col("running") + pl.col("queue"), queue="queue")
-        for rank in case.ranks
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return (
-        pl.concat(parts)
-        .group_by("cell", maintain_order=True)
-        .agg(pl.col("c", "queue").sum())
-        .sort("cell")
-    )
+    columns = {"c": pl.col("running") + pl.col("queue"), "queue": pl.col("queue")}
+    if len(case.ranks) == 1:
+        return case.ranks[0].grid.select_seq(**columns)
+    return pl.DataFrame({name: sum_of(case.ranks, value) for name, value in columns.items()})
 
 
 @rule(
@@ -323,7 +316,7 @@ def overload(case: Case, limits: Limits) -> Finding | Clear:
         _gained(rank, column, (first, end)) / worst.seconds for column in ("queue", "running")
     )
     last = as_float(rank.grid["queue"][end - 1], 0.0)
-    done = float(worst.cells["completed"].sum()) / worst.seconds
+    done = worst.total("completed") / worst.seconds
     evidence = [
         shown(
             "growth of the queue",

@@ -298,7 +298,7 @@ def admission_latch(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("completed") == 0)
             & ~pl.col("gap")
             & ~pl.lit(_moves_unseen(rank))
-            & would_not_fill(rank, STARVED)
+            & would_not_fill(case, rank, STARVED)
         )
         own = outside(case, rank, "KV001", "RUN001", "SWA001", "MAM001", "KV009")
         return at_least(spans(shut & own), rank.cells(limits["report_s"]))

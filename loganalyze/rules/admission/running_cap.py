@@ -275,8 +275,8 @@ def _taken_over(case: Case, rank: Rank, still: pl.DataFrame, top: int) -> bool:
 
 
 def _top(case: Case, rank: Rank) -> int:
-    rows = rank.lines.filter(waiting(case, printed=True) > 0)["running"]
-    return int(as_float(rows.max(), 0.0))
+    running = pl.col("running").filter(waiting(case, printed=True) > 0)
+    return int(as_float(rank.lines.select_seq(running.max()).item(), 0.0))
 
 
 def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:

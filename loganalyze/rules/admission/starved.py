@@ -113,6 +113,11 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
     new_token_ratio stands: at its floor, raised by a retraction, or fresh from a start.
     """
     floor = memory.token_ratio(memory.printed_conservativeness(case.signals.session.config))[1]
+    own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
+    for other in case.ranks:
+        own = own & ~cells_of(rank, _full(case, other, limits), beyond=False)
+    if not own.any():
+        return []
     # A fresh estimate also shuts requests out that would fit by now: admission is tried again
     # only when a request leaves.
     waits = (
@@ -123,13 +128,10 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & other_pool_has_room()
-        & would_not_fill(rank, limits)
+        & would_not_fill(case, rank, limits)
         # A batch as large as it may be was ended by that, not by KV.
         & ((pl.col("n_prefill") == 0) | (pl.col("admitted").fill_null(1) > 0))
     )
-    own = outside(case, rank, "SWA001", "MAM001", "RUN001", "KV009", "KV010")
-    for other in case.ranks:
-        own = own & ~cells_of(rank, _full(case, other, limits)).fill_null(False)
     held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"]) & own
     waiting = rank.grid["queued"].fill_null(0) > 0
     found = joined(spans(held), rank.cells(limits["hole_s"]))
@@ -191,7 +193,17 @@ def other_pool_has_room() -> pl.Expr:
     )
 
 
-def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
+#: The limits that `would_not_fill` reads.
+_ROOM = ("settle_s", "trend_s", "fall_s", "settled_usage", "usage")
+
+
+def would_not_fill(case: Case, rank: Rank, limits: Limits) -> pl.Expr:
+    """Return what `_leaves_room` does, worked out once for the rules that share these limits."""
+    of = ("leaves room", id(rank), *(limits[name] for name in _ROOM))
+    return pl.lit(case.signals.once(of, lambda: rank.select(_leaves_room(rank, limits))))
+
+
+def _leaves_room(rank: Rank, limits: Limits) -> pl.Expr:
     """Whether the running requests, grown to the size that requests settle at, leave room.
 
     Young requests that will fill the pool are rightly let in one by one. Beyond the end of the
@@ -211,7 +223,8 @@ def would_not_fill(rank: Rank, limits: Limits) -> pl.Expr:
         for name in ("own_token", "running")
     )
     per_req = token / pl.when(running > 0).then(running)
-    waited = rank.grid.filter(pl.col("queued") > 0).tail(size)
+    waited = rank.grid.select_seq(pl.col("own_token", "running").filter(pl.col("queued") > 0))
+    waited = waited.tail(size)
     last, growth = _growth(waited.tail(2 * rank.cells(limits["trend_s"])))
     growth = max(0.0, min(growth, _growth(waited)[1]))
     unseen = (pl.int_range(pl.len()) + size - pl.len()).clip(0)

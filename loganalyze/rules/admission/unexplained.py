@@ -84,6 +84,9 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
         calm = (rank.past_max("usage", limits["memory_s"]) < limits["usage"]) & (
             rank.past_sum("retracted", limits["lost_s"]) == 0
         )
+        own = outside(case, rank, *_USUAL) & calm.fill_null(False)
+        if not own.any():
+            return []
         room = pl.col("running") < limits["cap_share"] * rank.cap if rank.cap else pl.lit(True)
         waits = (
             ((pl.col("queued") > 0.5) | (waits_for_images > 0))
@@ -92,9 +95,8 @@ def queue_without_kv_cause(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("duty").fill_null(0.0) < limits["max_duty"])
             & other_pool_has_room()
             # Young requests that fill the pool as they grow keep the others out until then.
-            & would_not_fill(rank, STARVED)
+            & would_not_fill(case, rank, STARVED)
         )
-        own = outside(case, rank, *_USUAL) & calm.fill_null(False)
         held = rank.holds(rank.select(waits) & own, limits["share"], limits["window_s"])
         found = at_least(joined(spans(held), rank.cells(20)), rank.cells(limits["report_s"]))
         queue = rank.select(pl.col("queue") + waits_for_images)

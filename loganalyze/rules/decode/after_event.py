@@ -138,21 +138,23 @@ def _collapse(
     for rank in case.ranks:
         if as_float(rank.lines["line_no"].max(), 0.0) < first:  # no line follows any of them
             continue
-        rows = rank.lines.filter(
+        pure = (
             pl.col("decode")
             & (pl.col("lines") == 1)
             & (pl.col("gen_throughput") > 0)
             & (pl.col("running_req") > 0)
             & pl.col("cuda_graph").fill_null(True)
             & (pl.col("n_prefill").fill_null(0) == 0)
-        ).select_seq(
+        )
+        rows = rank.lines.select_seq(
             "t",
             "line_no",
             r=pl.col("running_req"),
             per_step=pl.col("running_req")
             * pl.col("accept_len").fill_null(1.0)
             / pl.col("gen_throughput"),
-        )
+            pure=pure,
+        ).filter("pure")
         for row in _before_a_jump(events, rows, limits).iter_rows(named=True):
             at = as_float(rank.lines.filter(pl.col("line_no") <= row["line_no"])["t"].max())
             if at is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import polars as pl
 
 from loganalyze.episodes import Span, at_least, joined, spans
@@ -13,6 +11,7 @@ from loganalyze.rules.held import (
     act,
     alike,
     all_episodes,
+    cells_of,
     confidence,
     hold,
     minimum,
@@ -217,24 +216,23 @@ def _range(values: pl.Series) -> str:
     return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
 
 
-def _near_prefill(rank: Rank) -> pl.Series:
-    """Return the cells of a rank's prefill batches, and their neighbours."""
-    near = rank.grid["cell"].filter(rank.grid["n_prefill"] > 0)
-    return pl.concat([near - 1, near, near + 1]).unique()
-
-
 def _others_prefill(case: Case, rank: Rank) -> pl.Series:
     """Return where another rank's prefill may have kept a step of this rank from its graph.
 
     Ranks step together: while one is in prefill, all run without a graph. More requests than
     ran with a graph at any time are a reason of their own.
     """
-    cells, busy = rank.grid["cell"], rank.never
-    for k, other in enumerate(case.ranks):
+    tallest = max(case.ranks, key=lambda one: one.grid.height)
+    prefills = tallest.never
+    for other in case.ranks:
         if other is not rank:
-            beside = case.signals.once(("cells beside prefill", k), partial(_near_prefill, other))
-            busy = busy | cells.is_in(beside.implode())
-    on = rank.lines.filter(pl.col("decode") & pl.col("cuda_graph"))["running_req"].max()
+            theirs = other.grid["n_prefill"] > 0
+            prefills = prefills | cells_of(tallest, theirs, beyond=False)
+    # A prefill at the edge of a cell keeps a step of the next one from its graph.
+    near = prefills | prefills.shift(1) | prefills.shift(-1)
+    busy = cells_of(rank, near.fill_null(False))
+    with_graph = pl.col("decode") & pl.col("cuda_graph")
+    on = rank.lines.select_seq(pl.col("running_req").filter(with_graph).max()).item()
     if on is not None:
         busy = busy & (rank.grid["running"] <= as_float(on, 0.0)).fill_null(True)
     return busy

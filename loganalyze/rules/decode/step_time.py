@@ -16,7 +16,7 @@ from loganalyze.timeline import as_float
 
 def _clean(rank: Rank) -> pl.DataFrame:
     """Return the decode lines whose residual can be compared: t, z, line, what they worked on."""
-    return rank.lines.filter(
+    comparable = (
         pl.col("decode")
         & pl.col("residual").is_not_null()
         & pl.col("cuda_graph").fill_null(True)
@@ -25,7 +25,8 @@ def _clean(rank: Rank) -> pl.DataFrame:
         & ~pl.col("after_gap").fill_null(True)
         & ~pl.col("emptied").fill_null(True)
         & ~pl.col("first").fill_null(True)
-    ).select_seq(
+    )
+    return rank.lines.select_seq(
         "t",
         "source",
         "line_no",
@@ -33,7 +34,8 @@ def _clean(rank: Rank) -> pl.DataFrame:
         "t_mean",
         decode_share=pl.col("decode_s") / (pl.col("decode_s") + pl.col("prefill_s")),
         z="residual",
-    )
+        comparable=comparable,
+    ).filter("comparable")
 
 
 @rule(
@@ -169,6 +171,8 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     back = runs.filter(pl.col("b") - pl.col("a") >= 30)
     if back.height:
         end_t = float(back["a"][0])
+    if end_t - t0 < limits["report_s"] or t0 - float(rows["t"][0]) < limits["before_s"]:
+        return None
     slow_rows = after.filter(pl.col("t") <= end_t)
     # Only batches that were seen in and outside it tell: the model may bend elsewhere. Where a
     # slow server lets its batch grow beyond all seen so far, those around the jump are compared.
@@ -178,11 +182,8 @@ def _slow_stretch(rank: Rank, limits: Limits) -> tuple[Span, float] | None:
     if matched is None:
         return None
     base, slow = matched
-    long_enough = (
-        end_t - t0 >= limits["report_s"] and t0 - float(rows["t"][0]) >= limits["before_s"]
-    )
     jump = min(_difference(slow, base, 0.5), _difference(slow, base, 0.25))
-    if not long_enough or jump < limits["step"]:
+    if jump < limits["step"]:
         return None
     return (int(t0 / rank.step_s), int(end_t / rank.step_s) + 1), _difference(slow, base, 0.5)
 

@@ -175,7 +175,7 @@ def cost(case: Case, held: Held) -> list[Evidence]:
         return []
     grid = rank.grid
     out = []
-    inside = float(held.cells["decoded"].sum()) / max(held.seconds, 1.0)
+    inside = held.total("decoded") / max(held.seconds, 1.0)
     free = rank.mean(pl.when(~pl.lit(held.mask) & ~pl.col("gap")).then(pl.col("rate")), 30.0)
     best = as_float(free.max(), 0.0)
     if best > 0:

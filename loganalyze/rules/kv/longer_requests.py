@@ -208,25 +208,18 @@ def _growth(rank: Rank, limits: Limits) -> tuple[int, int, float, float] | None:
     """Return (first cell, last cell, best rate before, settled rate after) of the growth."""
     a = _smooth(rank)
     usage = rank.mean("usage", 60.0)
-    rate = rank.mean("rate", 30.0)
     size = rank.cells(limits["within_s"])
     lowest = a.rolling_min(size, min_samples=1)
     base = usage.rolling_min(size, min_samples=1)
+    grown = (
+        (a >= limits["growth"] * lowest) & (usage - base >= limits["usage_rise"]) & (usage >= 0.8)
+    )
+    if not grown.any():
+        return None
+    rate = rank.mean("rate", 30.0)
     top = rate.rolling_max(size, min_samples=1)
     settled = rate.reverse().rolling_median(rank.cells(300), min_samples=1).reverse()
-    frame = pl.DataFrame(
-        {"a": a, "lowest": lowest, "u": usage, "base": base, "top": top, "settled": settled}
-    )
-    hit = (
-        frame.select_seq(
-            (pl.col("a") >= limits["growth"] * pl.col("lowest"))
-            & (pl.col("u") - pl.col("base") >= limits["usage_rise"])
-            & (pl.col("u") >= 0.8)
-            & (pl.col("settled") <= (1 - limits["drop"]) * pl.col("top"))
-        )
-        .to_series()
-        .fill_null(False)
-    )
+    hit = (grown & (settled <= (1 - limits["drop"]) * top)).fill_null(False)
     if not hit.any():
         return None
     high = int(hit.arg_max() or 0)

@@ -84,7 +84,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
     total = sum(rank.lost for rank in case.ranks)
 
     def judge(rank: Rank) -> list[Span]:
-        together = sum_of(case.ranks, "retracted")
+        together = case.signals.once("lost", lambda: sum_of(case.ranks, pl.col("retracted")))
         many = rank.past_sum(cells_of(rank, together), 60.0) >= limits["per_minute"]
         many = many & (rank.past_sum("retracted", 60.0) > 0)
         found = at_least(
@@ -106,7 +106,7 @@ def retraction_storm(case: Case, limits: Limits) -> Finding | Clear:
         else Severity.WARNING
     )
     worst = found[0]
-    lost = sum(float(held.cells["retracted"].sum()) for held in found)
+    lost = sum(held.total("retracted") for held in found)
     rate = 60 * lost / max(length_s(found), 1.0)
     return Finding(
         summary=f"{lost:,.0f} requests thrown back to the queue, "

@@ -114,7 +114,7 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
             f"; {leak_aside}room for about {capacity.requests_fit} at "
             f"{capacity.tokens_per_req:,.0f} tokens each{_other_mix(worst, capacity)}"
         )
-    lost = sum(float(held.cells["retracted"].sum()) for held in found)
+    lost = sum(held.total("retracted") for held in found)
     if lost:
         summary += f"; {thrown_back(lost)}"
     competing = _rival(case, found)
@@ -257,7 +257,7 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         for first, end in found
         if as_float(lacking[first:end].mean(), 0.0) >= limits["enter_share"]
     ]
-    found = [_trimmed(rank, span, rank.select(waits), limits) for span in [*found, *small]]
+    found = [_trimmed(rank, span, queued, limits) for span in [*found, *small]]
     found = joined(sorted(found), rank.cells(limits["join_s"]))
     waiting = queued.fill_null(False)
     found = joined(found, rank.cells(limits["join_queued_s"]), waiting)
@@ -289,14 +289,13 @@ def _small_pool_spans(rank: Rank, waits: pl.Expr, limits: Limits) -> list[Span]:
     from `end_usage`, above which KV does not count as free (ADM001), if what admission asks for
     is not there and usage reaches `enter_usage` within a minute.
     """
+    large = pl.col("full_usage") >= _LARGE_SHARE * pl.col("running")
+    short = rank.select(large & pl.col("starved") & waits)
+    if not short.any():
+        return []
     level = rank.mean("full_usage", _MINUTE_S) >= limits["end_usage"]
     reached = rank.past_max("full_usage", _MINUTE_S) >= limits["enter_usage"] - 1e-9
-    large = pl.col("full_usage") >= _LARGE_SHARE * pl.col("running")
-    held = rank.holds(
-        pl.lit(level & reached) & large & pl.col("starved") & waits,
-        limits["enter_share"],
-        _MINUTE_S,
-    )
+    held = rank.holds(level & reached & short, limits["enter_share"], _MINUTE_S)
     return at_least(spans(held), rank.cells(max(_MINUTE_S, limits["report_s"])))
 
 

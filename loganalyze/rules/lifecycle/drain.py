@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from loganalyze.episodes import Span, joined, spans
@@ -48,8 +50,9 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
     """
     pieces: list[Held] = []
     earliest: tuple[float, pl.DataFrame] | None = None
-    for rank in case.ranks:
-        elsewhere = _comes_elsewhere(case, rank)
+    comes = [rank.select((waiting(case) > 0) | (pl.col("started") > 0)) for rank in case.ranks]
+    for k, rank in enumerate(case.ranks):
+        elsewhere = _elsewhere(rank, [*comes[:k], *comes[k + 1 :]])
         ends = [rank.lines.height - 1, *(gap.before for gap in rank.gaps if gap.idle)]
         found: list[Span] = []
         for end in sorted(ends):
@@ -84,14 +87,12 @@ def drain_tail(case: Case, limits: Limits) -> Finding | Clear:
     )
 
 
-def _comes_elsewhere(case: Case, rank: Rank) -> pl.Series:
-    """Return where another rank has requests waiting or lets some in, in the cells of this one."""
-    comes = rank.never
-    for other in case.ranks:
-        if other is not rank:
-            theirs = other.select((waiting(case) > 0) | (pl.col("started") > 0))
-            comes = comes | cells_of(rank, theirs).fill_null(False)
-    return comes
+def _elsewhere(rank: Rank, others: Iterable[pl.Series]) -> pl.Series:
+    """Return where a condition holds on any of the other ranks, in the cells of this one."""
+    anywhere = rank.never
+    for holds in others:
+        anywhere = anywhere | cells_of(rank, holds).fill_null(False)
+    return anywhere
 
 
 def _last_true(cells: pl.Series) -> int:

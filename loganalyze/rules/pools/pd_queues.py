@@ -142,7 +142,7 @@ def pd_prealloc_backlog(case: Case, limits: Limits) -> Finding | Clear:
                     max(64, reserve // 2),
                     "more requests at a time, more retractions",
                 )
-                if not worst.cells["retracted"].sum()
+                if not worst.total("retracted")
                 else []
             ),
         ],

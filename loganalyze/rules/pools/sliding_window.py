@@ -108,7 +108,7 @@ def swa_pool_exhausted(case: Case, limits: Limits) -> Finding | Clear:
         min(1.0, round(ratio + 0.1, 2)) if isinstance(ratio, float) and ratio < 1 else "higher"
     )
     chunk = config.chunked_prefill_size
-    lost = sum(float(held.cells["retracted"].sum()) for held in found)
+    lost = sum(held.total("retracted") for held in found)
     kept = _kept_beyond_window(worst)
     speculates = ", or test without speculative decoding" if _speculates(case) else ""
     upgrade = act(

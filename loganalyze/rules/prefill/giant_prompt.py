@@ -53,9 +53,18 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
             & (pl.col("new_seq") <= 2)
             & (pl.col("running_req") > 0)
         )
+        rows = rank.lines.select_seq(
+            "t",
+            "source",
+            "line_no",
+            "new_token",
+            ends=pl.col("t").shift(-1),
+            full=full.fill_null(False),
+        )
+        if rank.clock != "stamps" or not rows["full"].any():
+            continue
         runs = (
-            rank.lines.with_columns_seq(ends=pl.col("t").shift(-1), full=full.fill_null(False))
-            .with_columns_seq(run=pl.col("full").rle_id())
+            rows.with_columns_seq(run=pl.col("full").rle_id())
             .filter("full")
             .group_by("run", maintain_order=True)
             .agg(
@@ -69,7 +78,7 @@ def giant_prompt(case: Case, limits: Limits) -> Finding | Clear:
                 & (pl.col("ends") - pl.col("t") >= limits["stall_s"])
             )
         )
-        if rank.clock != "stamps" or not runs.height:
+        if not runs.height:
             continue
         row = runs.sort(pl.col("ends") - pl.col("t")).row(-1, named=True)
         if worst is None or row["ends"] - row["t"] > worst["ends"] - worst["t"]:

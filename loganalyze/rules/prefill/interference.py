@@ -72,13 +72,11 @@ def prefill_interference(case: Case, limits: Limits) -> Finding | Clear:
         if runs is None:
             return []
         long = runs.filter(pl.col("length") >= limits["stall_s"])
-        stalls = pl.Series([0.0]).extend_constant(0.0, rank.grid.height - 1)
+        if not long.height:
+            return []
         counted = long.group_by(cell=(pl.col("t") / rank.step_s).floor().cast(pl.Int64)).len()
-        stalls = (
-            rank.grid.select_seq("cell")
-            .join(counted, on="cell", how="left", maintain_order="left")["len"]
-            .fill_null(0)
-        )
+        stalls = pl.Series([0]).new_from_index(0, rank.grid.height)
+        stalls = stalls.scatter(counted["cell"], counted["len"])
         many = rank.past_sum(stalls, 60.0) >= limits["per_minute"]
         duty = rank.mean("duty", 31.0)
         high = many & (duty > limits["duty"]) & (duty <= 0.5) & ~rank.grid["gap"]
