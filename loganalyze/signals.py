@@ -44,11 +44,8 @@ _LONG_BATCH = 16
 #: Time over which the size of a request that comes is taken.
 _PROMPT_S = 120.0
 
-#: Of a full pool this share is free as a rule: a request that brings more finds it full before.
-_USUAL_FREE = 0.05
-
 #: How far ahead the growth of the running requests is looked for, and how often.
-_AHEAD_S, _AHEAD_EVERY_S = 120.0, 5.0
+_AHEAD_S, _AHEAD_EVERY_S = 120.0, 2.0
 
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
@@ -175,6 +172,29 @@ class Rank:
         their requests can have decoded; the most over `_AHEAD_S`. Of those that came and went
         too much is taken off, so it may be too little, but not too much. Null in gaps.
         """
+        return self._most_ahead(0.0)
+
+    @cached_property
+    def filled(self) -> pl.Series:
+        """Usage that the requests running in a cell and the next one come to, at least.
+
+        That one brings its prompt and decodes beside them, up to a usual answer; without prefill
+        lines, which tell what comes, it is as large as those that run. Where a request is small
+        against the pool this is hardly more than the usage they grow to; where a few fill it,
+        usage is seldom near 1, since what is free is too little for one more. Null in gaps.
+        """
+        usage = pl.lit(None, pl.Float64)
+        if not (self.grid["n_prefill"] > 0).any():
+            usage = pl.col("full_usage") * (1 + 1 / pl.col("running"))
+        elif self.kv_tokens:
+            decoded, completed = self.grid.select_seq(pl.col("decoded", "completed").sum()).row(0)
+            tokens = self._most_ahead(decoded / completed if completed else math.inf)
+            usage = (pl.lit(tokens) + pl.col("prompt").fill_null(0)) / self.kv_tokens
+        most = pl.max_horizontal("full_usage", pl.when(pl.col("running") > 0).then(usage))
+        return self.select(pl.when(pl.col("full_usage").is_not_null()).then(most))
+
+    def _most_ahead(self, answer: float) -> pl.Series:
+        """Return what `grown` sees, with what one more request decodes, up to a whole answer."""
         per_req = pl.when(pl.col("running") > 0).then(pl.col("decoded") / pl.col("running"))
         sums = self.grid.select_seq(
             token="own_token",
@@ -186,16 +206,17 @@ class Rank:
         # A request that starts in between has decoded (steps then - steps at its start) tokens:
         # what there is at a time of all from the log's start on, and what is too much of that.
         whole = pl.col("token") - pl.col("came") + pl.col("joined")
-        sums = sums.with_columns_seq(whole=whole - pl.col("requests") * pl.col("steps"))
-        every = self.cells(_AHEAD_EVERY_S)
-        later = [
-            pl.col("whole").shift(-n) + pl.col("requests") * pl.col("steps").shift(-n)
-            for n in range(every, self.cells(_AHEAD_S) + 1, every)
-        ]
-        most = pl.max_horizontal(later) + pl.col("came") - pl.col("joined")
-        return sums.select_seq(
-            pl.when(pl.col("token").is_not_null()).then(pl.max_horizontal("token", most))
-        ).to_series()
+        sums = sums.with_columns_seq(
+            whole=whole - pl.col("requests") * pl.col("steps"),
+            own=pl.col("came") - pl.col("joined"),
+        )
+        most, every = sums["token"], self.cells(_AHEAD_EVERY_S)
+        for n in range(every, self.cells(_AHEAD_S) + 1, every):
+            then = pl.col("steps").shift(-n)
+            later = pl.col("whole").shift(-n) + pl.col("requests") * then + pl.col("own")
+            beside = (then - pl.col("steps")).clip(0, answer)
+            most = sums.select_seq(x=pl.max_horizontal(most, later + beside))["x"]
+        return sums.select_seq(most=pl.when(pl.col("token").is_not_null()).then(most))["most"]
 
     def _floats(self, value: Values) -> pl.Series:
         if isinstance(value, str):
@@ -497,11 +518,10 @@ def _grid(
     Columns: `cell`; `t` (left edge, s); `gap`, `idle` (flags); the states of `_STATES`
     (`usage` is the fullest pool, `queued` the share of the cell with a queue, `running` and
     `token` as in timeline.py); `_INTERVALS`; `_COUNTS` (0 where no line fell); `retracted`
-    (requests); `prompt` (tokens that a request brings, over `_PROMPT_S`), `filled` (usage with
-    what a waiting request brings beyond `_USUAL_FREE` of the pool; the same as `full_usage` for
-    most); `free` (KV tokens), `need` (tokens that admission asks for, an upper bound
-    where max_new_tokens is unknown), `starved` (free <= 1.35 need) and `charged` (the same
-    with what the pass charged for the requests that it let in).
+    (requests); `prompt` (tokens that a request brings, over `_PROMPT_S`); `free` (KV tokens),
+    `need` (tokens that admission asks for, an upper bound where max_new_tokens is unknown),
+    `starved` (free <= 1.35 need) and `charged` (the same with what the pass charged for the
+    requests that it let in).
     """
     cell = (pl.col("t") / step_s).floor().cast(pl.Int64)
     printed = lines.group_by(cell.alias("cell"), maintain_order=True).agg(
@@ -538,10 +558,6 @@ def _grid(
             + usual_prompt(lines),
         )
         .with_columns_seq(
-            filled=pl.col("full_usage")
-            + (pl.col("prompt") / pl.lit(kv_tokens, pl.Float64) - _USUAL_FREE)
-            .clip(0)
-            .fill_null(0.0),
             starved=pl.col("free") <= memory.NEED_MARGIN * pl.col("need"),
             # One pass charges each request that it lets in with all that it may decode, and
             # admission is not tried again until a request leaves.

@@ -57,9 +57,8 @@ STARVED_LIMITS = {
         30.0, "s", "time in which KV in use, but for what comes in, falls once requests are grown"
     ),
     "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
-    "full_usage": Limit(0.90, "fraction", "usage from which the pool is full"),
-    "grown_usage": Limit(
-        0.95, "fraction", "usage that running requests and the next one grow to if it is full"
+    "full_usage": Limit(
+        0.90, "fraction", "usage that running requests and the next one grow to if it is full"
     ),
     "full_window_s": Limit(11.0, "s", "window for a full pool"),
     "full_s": Limit(20.0, "s", "shortest spell of a full pool"),
@@ -124,7 +123,6 @@ def _found(case: Case, rank: Rank, limits: Limits) -> list[tuple[Span, Cause]]:
         (pl.col("queued") > 0)
         & ~at_cap(rank)
         & (pl.col("usage") < limits["usage"])
-        & (pl.col("filled").fill_null(0.0) < limits["full_usage"])
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
         & (pl.col("charged") | (pl.col("ratio") > 1.3 * floor))
         & other_pool_has_room()
@@ -160,10 +158,9 @@ def _filled(rank: Rank, limits: Limits) -> pl.Series:
     several is full, the pool is what is short.
     """
     waiting = rank.grid["queued"].fill_null(0) > 0
-    fills = _with_the_next(rank) >= limits["grown_usage"]
     full = (
         (pl.col("queued") > 0)
-        & ((pl.col("full_usage") >= limits["full_usage"] - 1e-9) | pl.lit(fills))
+        & pl.lit(rank.filled >= limits["full_usage"] - 1e-9)
         & ~at_cap(rank)
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
     )
@@ -173,17 +170,6 @@ def _filled(rank: Rank, limits: Limits) -> pl.Series:
     )
     found = joined(found, rank.cells(limits["full_join_s"]), waiting)
     return mask_of(found, rank.grid.height)
-
-
-def _with_the_next(rank: Rank) -> pl.Series:
-    """Return the usage that running requests and the next one are seen to grow to, at least.
-
-    0 where nothing tells.
-    """
-    if not rank.kv_tokens:
-        return pl.repeat(0.0, rank.grid.height, eager=True)
-    usage = (rank.grown + rank.grid["prompt"].fill_null(0)) / rank.kv_tokens
-    return usage.fill_null(0.0)
 
 
 def other_pool_has_room() -> pl.Expr:
@@ -213,7 +199,7 @@ def _leaves_room(rank: Rank, limits: Limits) -> pl.Expr:
 
     Others may be larger that come later. So requests are grown as well if within `fall_s` those
     that finish give back more than all decode: KV in use then falls, but for the prompts that
-    come in. And what they are seen to grow to is known (`Rank.grown`).
+    come in. And what they are seen to grow to is known (`Rank.filled`).
     """
     if not rank.kv_tokens:
         return pl.lit(True)
@@ -234,7 +220,7 @@ def _leaves_room(rank: Rank, limits: Limits) -> pl.Expr:
     ahead = rank.cells(limits["fall_s"])
     came = pl.col("new_token").rolling_sum(ahead, min_samples=1).shift(-ahead)
     falls = pl.col("own_token").shift(-ahead) - pl.col("own_token") < came
-    fits = pl.lit(_with_the_next(rank) < limits["usage"])
+    fits = pl.lit(rank.filled < limits["usage"])
     # What comes after the end of the log is not seen to fall.
     return (room.fill_null(True) | falls.fill_null(False)) & fits
 

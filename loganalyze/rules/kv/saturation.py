@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from loganalyze.capacity import memory
-from loganalyze.episodes import Span, at_least, hysteresis, joined, spans
+from loganalyze.episodes import Span, at_least, hysteresis, joined
 from loganalyze.model import Action, Capacity, Finding, Severity
 from loganalyze.rules.held import (
     Held,
@@ -43,17 +43,13 @@ from loganalyze.timeline import as_float, near_cap
     limits={
         "enter_usage": Limit(0.90, "fraction", "usage from which the pool counts as full"),
         "enter_share": Limit(0.60, "fraction", "share of the entry window that must be full"),
-        "enter_window_s": Limit(13.0, "s", "entry window"),
+        "enter_window_s": Limit(17.0, "s", "entry window"),
         "max_duty": Limit(0.60, "fraction", "prefill duty from which prefill is the limit"),
-        "hold_usage": Limit(0.80, "fraction", "usage that keeps the state"),
-        "reached_usage": Limit(0.93, "fraction", "usage that, once reached, excuses a dip"),
-        "floor_usage": Limit(0.50, "fraction", "lowest usage of an excused dip"),
-        "memory_s": Limit(150.0, "s", "how long a reached usage or a retraction excuses a dip"),
+        "hold_usage": Limit(0.85, "fraction", "usage that keeps the state"),
+        "lost_s": Limit(30.0, "s", "how long a retraction excuses a dip"),
         "patience_s": Limit(20.0, "s", "the state ends after this long outside it"),
         "no_queue_s": Limit(6.0, "s", "the state ends after this long without a queue"),
-        "end_usage": Limit(0.85, "fraction", "an episode ends with the last moment at this usage"),
-        "fade_usage": Limit(0.88, "fraction", "usage below which the state fades"),
-        "fade_s": Limit(100.0, "s", "the state ended where it began to fade for this long"),
+        "other_s": Limit(100.0, "s", "and after this long with the cap or prefill as the limit"),
         "join_s": Limit(30.0, "s", "holes up to this long are closed"),
         "join_queued_s": Limit(150.0, "s", "and up to this long if the queue never empties"),
         "report_s": Limit(30.0, "s", "shorter spells are normal under bursty load"),
@@ -68,11 +64,10 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
     What it flags:
         Spells in which a DP rank's KV pool (of hybrid models the full one) is at or above
         `enter_usage` with a queue, running requests below their cap and prefill not the limit
-        (or with prefill batches that end short of their size for want of KV),
-        with hysteresis: usage under saturation saw-tooths as waves of requests finish together,
-        and one saturation is one episode. A pool so small that one more request does not fit is
-        full from `end_usage` on, taken over a minute. An excerpt is judged by its lines alone,
-        with low confidence.
+        (or with prefill batches that end short of their size for want of KV). Usage counts with
+        what the running requests and one more are seen to grow to: of a small pool one request
+        is a good part, and usage itself saw-tooths as requests finish. One saturation is one
+        episode. An excerpt is judged by its lines alone, with low confidence.
     Why it is slow:
         A request joins the running batch only when its tokens fit the pool, so the number of
         running requests is pool size / tokens per request, and throughput is that number over
@@ -221,7 +216,7 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
     # batches end before they are as large as they may be, with less free than the next one needs.
     short = ends_short() & _no_room_for_next()
-    unfit = (pl.col("filled") >= limits["enter_usage"] - 1e-9) & pl.col("charged") & short
+    unfit = pl.lit(rank.filled >= limits["enter_usage"] - 1e-9) & pl.col("charged")
     calm = pl.col("duty").fill_null(0.0) < limits["max_duty"]
     lets_in = below_cap & (calm | short)
     full = (
@@ -230,25 +225,19 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         & lets_in
     )
     enter = rank.holds(full, limits["enter_share"], limits["enter_window_s"])
-    small = _small_pool_spans(rank, waits & below_cap & calm, limits)
     if not enter.any():
-        return small
-    reached = rank.past_max("filled", limits["memory_s"]) >= limits["reached_usage"]
-    lost = rank.past_sum("retracted", limits["memory_s"]) > 0
-    usage, queued = rank.grid["filled"], rank.select(waits)
+        return []
+    lost = rank.past_sum("retracted", limits["lost_s"]) > 0
+    queued = rank.select(waits)
     # Where prefill or the cap is the limit for long, the pool is full behind it.
     other = rank.mean(~lets_in, _MINUTE_S)
-    keep = queued & (
-        (usage >= limits["hold_usage"]) | (reached & (usage >= limits["floor_usage"])) | lost
-    )
     found = hysteresis(
         enter,
-        keep,
+        queued & ((rank.filled >= limits["hold_usage"]) | lost),
         rank.cells(limits["patience_s"]),
         [
             ((~queued).fill_null(True), rank.cells(limits["no_queue_s"])),
-            ((usage < limits["fade_usage"]).fill_null(True), rank.cells(limits["fade_s"])),
-            (other > limits["enter_share"], rank.cells(limits["fade_s"])),
+            (other > limits["enter_share"], rank.cells(limits["other_s"])),
         ],
     )
     lacking = rank.select(calm | short).cast(pl.Float64)
@@ -257,8 +246,8 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
         for first, end in found
         if as_float(lacking[first:end].mean(), 0.0) >= limits["enter_share"]
     ]
-    found = [_trimmed(rank, span, queued, limits) for span in [*found, *small]]
-    found = joined(sorted(found), rank.cells(limits["join_s"]))
+    found = [_trimmed(rank, span, queued, limits) for span in found]
+    found = joined(found, rank.cells(limits["join_s"]))
     waiting = queued.fill_null(False)
     found = joined(found, rank.cells(limits["join_queued_s"]), waiting)
     return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
@@ -276,27 +265,8 @@ def _no_room_for_next() -> pl.Expr:
     return (pl.col("free") <= asked).fill_null(True)
 
 
-#: Time over which the level of a small pool is taken: its waves pass within seconds.
+#: Time over which it is judged whether the cap or prefill is the limit instead.
 _MINUTE_S = 60.0
-#: A pool is small where a running request holds this share of it.
-_LARGE_SHARE = 0.04
-
-
-def _small_pool_spans(rank: Rank, waits: pl.Expr, limits: Limits) -> list[Span]:
-    """Return the spans in which a small pool is full, although usage is seldom that high.
-
-    Where a request takes a good part of the pool, one more has no room from a lower usage on:
-    from `end_usage`, above which KV does not count as free (ADM001), if what admission asks for
-    is not there and usage reaches `enter_usage` within a minute.
-    """
-    large = pl.col("full_usage") >= _LARGE_SHARE * pl.col("running")
-    short = rank.select(large & pl.col("starved") & waits)
-    if not short.any():
-        return []
-    level = rank.mean("full_usage", _MINUTE_S) >= limits["end_usage"]
-    reached = rank.past_max("full_usage", _MINUTE_S) >= limits["enter_usage"] - 1e-9
-    held = rank.holds(level & reached & short, limits["enter_share"], _MINUTE_S)
-    return at_least(spans(held), rank.cells(max(_MINUTE_S, limits["report_s"])))
 
 
 def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
@@ -305,9 +275,9 @@ def _trimmed(rank: Rank, span: Span, waits: pl.Series, limits: Limits) -> Span:
     The entry window is centred and reaches ahead; and what follows the last full moment, while
     admission is still careful, is not saturation (KV005).
     """
-    usage = rank.grid["filled"]
+    usage = rank.filled
     full = ((usage >= limits["enter_usage"] - 1e-9) & waits).fill_null(False)
-    near = ((usage >= limits["end_usage"]) & waits).fill_null(False)[span[0] : span[1]]
+    near = ((usage >= limits["hold_usage"]) & waits).fill_null(False)[span[0] : span[1]]
     first = span[0]
     if full[first]:
         while first > 0 and full[first - 1]:
