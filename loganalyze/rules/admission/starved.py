@@ -244,15 +244,11 @@ def _cause(rank: Rank, span: Span, lost: pl.Series, floor: float) -> Cause:
     return "after_retraction" if after > 0.5 else "cold"
 
 
-#: So many prefills in chunks of one prompt or two are a long prompt.
-_CHUNKS = 3
-
-
 def _in_chunks(rank: Rank, span: Span) -> bool:
-    """Whether most prefills of a span are chunks of long prompts: others wait for those."""
-    lines = Held(rank, [span]).lines.filter("prefill")
-    chunks = lines.filter((pl.col("cut") | pl.col("continued")) & (pl.col("new_seq") <= 2))
-    return chunks.height >= _CHUNKS and 2 * chunks.height > lines.height
+    """Whether chunks of long prompts, back to back, take most of a span: others wait for those."""
+    chunks = Held(rank, [span]).prefill.filter(pl.col("continued") & (pl.col("new_seq") <= 2))
+    length = (span[1] - span[0]) * rank.step_s
+    return as_float(chunks["spacing_s"].sum(), 0.0) > length / 2
 
 
 def in_pool(case: Case, found: Sequence[Held]) -> Confidence:
