@@ -49,8 +49,9 @@ def measure(data: SessionData) -> Capacity:
     The pool size is the printed one, else the median of #token / usage. Tokens per request is
     sum(#token) / sum(#running-req) over the settled decode lines: those from the first at
     which it reached the session's median, so that a warm-up does not make requests look small.
-    Where the pool was full with requests waiting, and a request held much more or less there than
-    elsewhere, those lines alone count: the mix that filled the pool is the one to find room for.
+    Where the pool was full with requests waiting, and a request held much more or less then than
+    at other times, that time alone counts: the mix that filled the pool is the one to find room
+    for.
     On a PD decode server #token without what requests in transfer hold (timeline.own_token).
     It counts what requests hold at a moment, which is not their mean final length: long ones
     are seen more often.
@@ -129,8 +130,8 @@ def before_leak(data: SessionData, measured: Capacity, leak: Episode) -> Capacit
 
 _FEW = "measured on "
 
-#: Lines on which the pool is full with requests waiting tell what fits it: so many of them at
-#: this usage, where requests hold other amounts there than elsewhere by this factor.
+#: The time in which the pool is full with requests waiting tells what fits it: so many lines at
+#: this usage, where requests hold other amounts then than elsewhere by this factor.
 _FULL_LINES, _FULL_USAGE, _OTHER_MIX = 20, 0.9, 1.5
 
 
@@ -141,15 +142,22 @@ def _held(decode: pl.DataFrame, kv_tokens: int | None, reserve: int) -> Capacity
     """
     settled, notes = _settled(decode), []
     per_req = _per_req(settled)
-    full = decode.filter((pl.col("usage") >= _FULL_USAGE) & (pl.col("queue_req") > 0))
-    if full.height >= _FULL_LINES and per_req:
-        there = _per_req(_settled(full)) or per_req
-        if not 1 / _OTHER_MIX < there / per_req < _OTHER_MIX:
+    waits = pl.col("queue_req") > 0
+    full = (pl.col("usage") >= _FULL_USAGE) & waits
+    if decode.select_seq(full.sum()).item() >= _FULL_LINES and per_req:
+        # From full line to full line while requests wait: those lines alone show requests grown
+        # old, since the pool is filled by their growth and falls as they finish.
+        queue = (~waits).fill_null(True).cum_sum()
+        row = pl.when(full).then("row")
+        first, last = row.min().over(queue), row.max().over(queue)
+        there = _settled(decode.filter(waits & pl.col("row").is_between(first, last)))
+        held = _per_req(there) or per_req
+        if not 1 / _OTHER_MIX < held / per_req < _OTHER_MIX:
             notes.append(
-                f"{_FEW}the lines with a full pool and requests waiting: of all lines it is "
+                f"{_FEW}the time with a full pool and requests waiting: of all lines it is "
                 f"{per_req:,.0f} tokens a request, of another mix"
             )
-            settled, per_req = _settled(full), there
+            settled, per_req = there, held
     printed = settled.filter(pl.col("gen_throughput") > 0)
     rate_running = int(printed["running_req"].sum() or 0)
     if 0 < settled.height < 20 and not notes:
