@@ -275,8 +275,23 @@ def estimate(
         bandwidth: the GPU's peak memory bandwidth in bytes/s, where known; together with the
             bytes per token it bounds the cost of context.
         cell: KV bytes per token that attention reads on one rank.
+
+    Behind a higher cap waits what admission keeps free, which goes with the max_new_tokens that
+    the log does not print: the range reaches from all that it may be to none.
     """
-    lines = load.lines.with_columns_seq(after=_running_after(load, change)).with_columns_seq(
+    most = _estimate(load, change, bandwidth, cell, careful=False)
+    if change.cap is None or load.limited_by != "cap":
+        return most
+    least = _estimate(load, change, bandwidth, cell, careful=True)
+    return Estimate(min(least.low, most.low), (least.mid + most.mid) / 2, most.high)
+
+
+def _estimate(
+    load: Load, change: Change, bandwidth: float | None, cell: float | None, *, careful: bool
+) -> Estimate:
+    """Return what `estimate` does; `careful` as in `_running_after`."""
+    after = _running_after(load, change, careful=careful)
+    lines = load.lines.with_columns_seq(after=after).with_columns_seq(
         held=pl.col("tokens") * pl.col("after") / pl.col("running"),
         prefill_after=pl.col("repeated_s")
         + (pl.col("prefill_s") - pl.col("repeated_s")) * pl.col("after") / pl.col("running"),
@@ -384,6 +399,8 @@ def _rows(
             waiting=pl.col("waiting").fill_null(0.0),
             usage="usage",
             filled=_filled(data),
+            keeps=_keeps(data, pl.col("running_req")),
+            keeps_one=_keeps(data, pl.lit(0)),
             # Nothing stays in #queue-req of a PD decode server.
             queue_known=pl.col(
                 "prealloc_req" if data.session.role == "decode" else "queue_req"
@@ -433,6 +450,20 @@ def _filled(data: SessionData) -> pl.Expr:
     """Return the share of the pool that is in use or kept free for requests that are held."""
     reserve, tokens = memory.decode_reserve(data.session), data.session.capacity.kv_tokens
     return pl.col("usage") + (_on_hand() * reserve / tokens if tokens else 0.0)
+
+
+def _keeps(data: SessionData, running: pl.Expr) -> pl.Expr:
+    """Return the share of the pool that admission keeps free at most, for long max_new_tokens.
+
+    0 where its size is unknown, and on a PD decode server, whose reserve `_filled` counts.
+    """
+    tokens = data.session.capacity.kv_tokens
+    if not tokens or data.session.role == "decode":
+        return pl.lit(0.0)
+    kept: pl.Expr = memory.reserved_tokens(
+        running, memory.printed_conservativeness(data.session.config)
+    )
+    return kept / tokens
 
 
 def _on_hand() -> pl.Expr:
@@ -493,14 +524,20 @@ def _limit(rows: pl.DataFrame, reserve: int) -> tuple[float, Limit, str]:
     return bound, "load", "the load: nothing waits, so more room for KV changes little"
 
 
-def _running_after(load: Load, change: Change) -> pl.Expr:
+def _running_after(load: Load, change: Change, *, careful: bool) -> pl.Expr:
     """Return how many requests would run on a rank.
 
     While the pool holds requests back: in proportion to it, up to all that wait. While the cap
-    does: all that wait, up to the new cap and to what the pool holds. Else as many as now.
+    does: all that wait, up to the new cap and to what the pool holds, or, for `careful`, to what
+    admission lets into it if clients ask for very many tokens. Else as many as now.
     """
     running, waiting = pl.col("running"), pl.col("waiting")
-    fit = running * change.pool / pl.max_horizontal("filled", 0.01).fill_null(0.01)
+    each, free = pl.max_horizontal("filled", 0.01).fill_null(0.01), pl.lit(change.pool)
+    if careful:
+        each, free = each + pl.col("keeps") - pl.col("keeps_one"), free - pl.col("keeps_one")
+    fit = running * free / each
+    if careful:
+        fit = pl.max_horizontal(fit, "running")
     after = (
         pl.when("bound")
         .then(pl.min_horizontal(running * change.pool, running + waiting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from loganalyze.capacity import predict
+from loganalyze.capacity import memory, predict
 from loganalyze.capacity.server import sharing_ranks
 from loganalyze.episodes import Span, at_least, joined, spans
 from loganalyze.model import Action, Evidence, Finding, Severity
@@ -295,7 +295,7 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
             return room
     queue = held.average(waiting(case))
     want = max(cap + 1, min(round(cap + queue), fits or 10**9))
-    effect = f"KV has room for {such}" if fits else ""
+    effect = f"KV has room for {such}{_or_fewer(case, held, fits)}" if fits else ""
     load = case.load
     gain = None
     if load is not None and load.model is not None:
@@ -313,6 +313,26 @@ def _raise_cap(case: Case, held: Held, cap: int, full: bool) -> list[Action]:
     if gain is not None and gain.high < _WORTH_TRYING:
         return room or act(case, "Add a replica or send less load: a higher cap gains nothing")
     return out + room
+
+
+#: Fewer requests than this share of those that fit are worth a word.
+_FEWER = 0.9
+
+
+def _or_fewer(case: Case, held: Held, fits: int) -> str:
+    """Say how many of those that fit admission lets in if clients ask for very many tokens."""
+    per_req, n = held.tokens_per_req, held.rank.kv_tokens
+    if not per_req or not n or case.signals.session.role == "decode":
+        return ""
+    c = memory.printed_conservativeness(case.signals.session.config)
+    one, more = (memory.reserved_tokens(running, c) for running in (0, 1))
+    let_in = int((n - one) / (per_req + more - one))
+    if let_in >= _FEWER * fits:
+        return ""
+    return (
+        f", of which admission lets in about {max(let_in, round(held.mean('running') or 0))} if "
+        f"clients ask for {memory.CLIP:,} tokens or more (max_tokens)"
+    )
 
 
 #: The cap that speculative decoding sets where none is asked for.
