@@ -233,6 +233,60 @@ def seen_and_true(simulator, folder, config, seed=1):
     return seen, verdict, truth
 
 
+def seconds(spans):
+    return {second for first, end in spans for second in range(int(first), int(end))}
+
+
+@pytest.mark.parametrize("decode_lines_only", [False, True])
+def test_a_pool_that_a_few_requests_fill_is_full_below_a_usage_of_ninety(
+    decode_lines_only, simulator, tmp_path
+):
+    """One more of such requests does not fit from 0.7 on, and usage saw-tooths."""
+    config = {
+        "duration": 500,
+        **SMALL,
+        "step": {"t0": 0.018, "a": 6e-5, "b": 1.6e-7},
+        "capacity": 20_000,
+        "phases": [
+            load_of(gamma(2500, 0.3, 8, 6000), gamma(700, 0.4, 8, 1000), workers=20, max_new=1000)
+        ],
+    }
+    sim = simulator.Sim("x", config, 3, str(tmp_path))
+    sim.run()
+    log = tmp_path / "x.log"
+    if decode_lines_only:
+        kept = [line for line in log.open() if "Prefill batch" not in line]
+        log.write_text("".join(kept), encoding="utf-8")
+    truth = seconds(simulator.label(sim)[0]["kv_saturated"])
+    usage = [one["usage"] for one in sim.sec]
+    assert len(truth) > 400
+    assert sum(usage[second] >= 0.9 for second in truth) < len(truth) / 3
+    found, verdict = judge(log)
+    assert verdict.primary == "KV001"
+    (full,) = [one for one in found if one.code == "KV001"]
+    seen = seconds(
+        [(t - sim.log.base).total_seconds() for t in (one.start, one.end)] for one in full.episodes
+    )
+    assert len(seen & truth) / len(seen | truth) > 0.85
+
+
+def test_careful_admission_is_named_where_prompts_come_in_chunks(simulator, tmp_path):
+    """Chunks explain a queue where they take the time; here they take a tenth of it."""
+    config = {
+        "duration": 500,
+        **SMALL,
+        "step": {"t0": 0.018, "a": 6e-5, "b": 1.6e-7},
+        "chunk": 2048,
+        "capacity": 16_000,
+        "phases": [load_of(gamma(3000, 0.2, 2100, 4000), 250, workers=12)],
+    }
+    seen, verdict, truth = seen_and_true(simulator, tmp_path, config)
+    (careful,) = truth["conservative_admission"]
+    assert careful[1] - careful[0] > 400
+    assert verdict.primary == "ADM001"
+    assert len(seconds(seen["ADM001"]) & seconds([careful])) > 400
+
+
 def test_prompts_computed_before_the_first_decode_line_are_prefill(simulator, tmp_path):
     """The decode line that ends them has none before it, so only the prefill lines tell."""
     config = {

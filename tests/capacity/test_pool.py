@@ -39,3 +39,25 @@ def test_room_is_that_for_the_mix_that_filled_the_pool(tmp_path, each, held, fit
     assert (capacity.tokens_per_req, capacity.requests_fit) == (held, fit)
     assert capacity.lines == (first, 231)
     assert any("of another mix" in note for note in capacity.notes) == (each == 300)
+
+
+def test_the_fullest_lines_of_a_saw_tooth_are_no_mix_of_their_own(tmp_path):
+    """Ten lines a wave: 20 young requests hold 2,500 tokens each, the 10 oldest 9,500.
+
+    (8 x 50,000 + 2 x 95,000) / (8 x 20 + 2 x 10) = 3,277.8 each, of which 30 fit.
+    """
+    clock = datetime(2026, 3, 2, 10)
+    lines = [f"[{clock} TP0] max_total_num_tokens=100000, max_running_requests=512"]
+    for k in range(400):
+        clock += timedelta(seconds=2)
+        running, token = (20, 50_000) if k % 10 < 8 else (10, 95_000)
+        lines.append(
+            f"[{clock} TP0] Decode batch, #running-req: {running}, #token: {token}, token usage: "
+            f"{token / 100_000:.2f}, cuda graph: True, gen throughput (token/s): "
+            f"{running * 15}.00, #queue-req: 5"
+        )
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(lines) + "\n")
+    (session,) = analyze(str(path)).sessions
+    assert session.capacity.tokens_per_req == pytest.approx(3277.8, abs=0.1)
+    assert session.capacity.requests_fit == 30

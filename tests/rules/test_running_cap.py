@@ -93,3 +93,26 @@ def test_a_request_that_waits_for_a_step_at_times_shows_no_cap():
             lines.append(prefill(second, 30, 0))
         lines.append(decode(second, 32, 20_000, second % 2))
     assert outcomes(text(lines))["RUN001"].finding is None
+
+
+def test_the_room_behind_a_cap_is_less_for_clients_that_ask_for_many_tokens():
+    """8 of 1,500 tokens run at a cap of 8: 40,000 / 1,500 = 26 fit, with conservativeness 1.
+
+    Of each admission may keep 4,096 x 0.098 = 401 tokens, and 4,096 for the next one:
+    (40,000 - 4,096) / (1,500 + 401) = 18.9.
+    """
+    lines = [f"{stamp(0)} server_args=ServerArgs(model_path='m', schedule_conservativeness=1.0)"]
+    lines.append(f"{stamp(0)} max_total_num_tokens=40000, max_running_requests=8")
+    for second in range(120):
+        lines.append(
+            f"{stamp(second)} Decode batch, #running-req: 8, #token: {11_900 + second % 3 * 100}, "
+            f"token usage: 0.30, cuda graph: True, gen throughput (token/s): 320.00, "
+            "#queue-req: 30"
+        )
+    (raised,) = [
+        one
+        for one in outcomes(text(lines))["RUN001"].finding.actions
+        if one.flag == "--max-running-requests"
+    ]
+    assert "room for about 26 such requests of 1,500 tokens" in raised.effect
+    assert "of which admission lets in about 18 if clients ask for 4,096 tokens" in raised.effect

@@ -344,6 +344,14 @@ def test_what_running_requests_grow_to_leaves_out_those_that_come_later():
     )
     # The first 10 hold 62,000 at the end; the pool then holds 69,000.
     assert rank.grown[0] == pytest.approx(62_000, abs=400)
+    # One more brings a prompt of 600 and decodes 1,200 beside them.
+    assert rank.grid["full_usage"][0] == 0.5
+    assert rank.filled[0] == pytest.approx(0.638, abs=0.005)
+
+
+def test_without_prefill_lines_the_next_request_is_as_large_as_the_others():
+    rank = one_rank(text(capacity(), decode(usage=[0.8] * 30, running=4)))
+    assert rank.filled[10] == pytest.approx(0.8 * 5 / 4)
 
 
 def test_without_start_up_lines_the_largest_batch_bounds_the_token_budget():

@@ -56,7 +56,7 @@ STARVED_LIMITS = {
     "fall_s": Limit(
         30.0, "s", "time in which KV in use, but for what comes in, falls once requests are grown"
     ),
-    "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
+    "usage": Limit(0.90, "fraction", "usage below which KV counts as free"),
     "full_usage": Limit(
         0.90, "fraction", "usage that running requests and the next one grow to if it is full"
     ),
