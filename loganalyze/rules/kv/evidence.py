@@ -75,6 +75,17 @@ def printed_usage(held: Held) -> list[Evidence]:
     out = [shown("highest usage", peak, "fraction", held.line(column), "printed", 2)]
     if held.lines.height > 1:
         out.append(held.averaged("mean usage", "full_usage", column, "fraction", 2))
+        filled = held.rank.filled.filter(held.mask & ~held.rank.grid["gap"])
+        out.append(
+            shown(
+                "mean usage with growth and one more request",
+                as_float(filled.mean()),
+                "fraction",
+                formula="the most that the running requests and the next one come to hold / pool, "
+                "as the lines that follow tell",
+                digits=2,
+            )
+        )
     return out
 
 

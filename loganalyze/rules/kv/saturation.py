@@ -100,6 +100,9 @@ def kv_saturation(case: Case, limits: Limits) -> Finding | Clear:
             f"KV pool full with running requests thrown back {spell(case, found, full)}: "
             f"{_people(running, queue)}"
         )
+    used = worst.mean("full_usage")
+    if used is not None and used < limits["hold_usage"] and not case.excerpt:
+        summary += f"; usage {used:.2f}, but what runs and one more request grow to does not fit"
     few = _few_hold_it(worst)
     if few:
         summary += f"; {few}"
