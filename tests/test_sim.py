@@ -357,7 +357,7 @@ def test_a_long_time_at_the_cap_ends_a_saturation(simulator, tmp_path):
     assert verdict.primary == "RUN001"
     assert truth["running_cap"][-1][1] - truth["kv_saturated"][-1][1] > 300
     assert len(truth["kv_saturated"]) == len(seen["KV001"]) == 1
-    assert seen["KV001"][0] == pytest.approx(truth["kv_saturated"][0], abs=30)
+    assert seen["KV001"][0] == pytest.approx(truth["kv_saturated"][0], abs=40)
 
 
 def test_prompts_that_come_in_at_the_start_do_not_end_a_warm_up(simulator, tmp_path):

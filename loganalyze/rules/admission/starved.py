@@ -56,9 +56,10 @@ STARVED_LIMITS = {
     "fall_s": Limit(
         30.0, "s", "time in which KV in use, but for what comes in, falls once requests are grown"
     ),
-    "usage": Limit(0.90, "fraction", "usage below which KV counts as free"),
-    "full_usage": Limit(
-        0.90, "fraction", "usage that running requests and the next one grow to if it is full"
+    "usage": Limit(0.85, "fraction", "usage below which KV counts as free"),
+    "full_usage": Limit(0.90, "fraction", "usage from which the pool is full"),
+    "grown_usage": Limit(
+        0.95, "fraction", "usage that running requests and the next one grow to if it is full"
     ),
     "full_window_s": Limit(11.0, "s", "window for a full pool"),
     "full_s": Limit(20.0, "s", "shortest spell of a full pool"),
@@ -160,7 +161,10 @@ def _filled(rank: Rank, limits: Limits) -> pl.Series:
     waiting = rank.grid["queued"].fill_null(0) > 0
     full = (
         (pl.col("queued") > 0)
-        & pl.lit(rank.filled >= limits["full_usage"] - 1e-9)
+        & (
+            (pl.col("full_usage") >= limits["full_usage"] - 1e-9)
+            | pl.lit(rank.filled >= limits["grown_usage"])
+        )
         & ~at_cap(rank)
         & ((pl.col("duty").fill_null(0.0) < limits["max_duty"]) | ends_short())
     )

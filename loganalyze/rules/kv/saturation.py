@@ -43,8 +43,11 @@ from loganalyze.timeline import as_float, near_cap
     limits={
         "enter_usage": Limit(0.90, "fraction", "usage from which the pool counts as full"),
         "enter_share": Limit(0.60, "fraction", "share of the entry window that must be full"),
-        "enter_window_s": Limit(17.0, "s", "entry window"),
+        "enter_window_s": Limit(13.0, "s", "entry window"),
         "max_duty": Limit(0.60, "fraction", "prefill duty from which prefill is the limit"),
+        "busy_usage": Limit(
+            0.95, "fraction", "the same with growth, while prefill takes most of the time"
+        ),
         "hold_usage": Limit(0.85, "fraction", "usage that keeps the state"),
         "lost_s": Limit(30.0, "s", "how long a retraction excuses a dip"),
         "patience_s": Limit(20.0, "s", "the state ends after this long outside it"),
@@ -219,8 +222,9 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     # Where prefill takes most of the time, it is still KV that the waiting requests lack if most
     # batches end before they are as large as they may be, with less free than the next one needs.
     short = ends_short() & _no_room_for_next()
-    unfit = pl.lit(rank.filled >= limits["enter_usage"] - 1e-9) & pl.col("charged")
     calm = pl.col("duty").fill_null(0.0) < limits["max_duty"]
+    needed = pl.when(calm).then(limits["enter_usage"] - 1e-9).otherwise(limits["busy_usage"])
+    unfit = (pl.lit(rank.filled) >= needed) & pl.col("charged")
     lets_in = below_cap & (calm | short)
     full = (
         waits
@@ -243,7 +247,7 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
             (other > limits["enter_share"], rank.cells(limits["other_s"])),
         ],
     )
-    lacking = rank.select(calm | short).cast(pl.Float64)
+    lacking = rank.select(lets_in).cast(pl.Float64)
     found = [
         (first, end)
         for first, end in found
@@ -251,8 +255,8 @@ def _saturated_spans(case: Case, rank: Rank, limits: Limits) -> list[Span]:
     ]
     found = [_trimmed(rank, span, queued, limits) for span in found]
     found = joined(found, rank.cells(limits["join_s"]))
-    waiting = queued.fill_null(False)
-    found = joined(found, rank.cells(limits["join_queued_s"]), waiting)
+    lacks_kv = (queued & (other <= limits["enter_share"])).fill_null(False)
+    found = joined(found, rank.cells(limits["join_queued_s"]), lacks_kv)
     return at_least(found, minimum(case, limits["report_s"]) / rank.step_s)
 
 
