@@ -46,6 +46,8 @@ _PROMPT_S = 120.0
 
 #: How far ahead the growth of the running requests is looked for, and how often.
 _AHEAD_S, _AHEAD_EVERY_S = 120.0, 2.0
+#: So many of those times are looked at in one query: each takes a column.
+_AT_ONCE = 12
 
 #: Unless the step model explains the interval within this (log of measured over modelled time).
 _STRETCH_RESIDUAL = 0.4
@@ -165,16 +167,6 @@ class Rank:
         return (held_sum >= share * live_sum - 1e-9) & (held_sum > 0) & live
 
     @cached_property
-    def grown(self) -> pl.Series:
-        """KV tokens that the requests running in a cell are seen to come to hold, at least.
-
-        What the pool holds at a time ahead, less the prompts that came until then and all that
-        their requests can have decoded; the most over `_AHEAD_S`. Of those that came and went
-        too much is taken off, so it may be too little, but not too much. Null in gaps.
-        """
-        return self._most_ahead(0.0)
-
-    @cached_property
     def filled(self) -> pl.Series:
         """Usage that the requests running in a cell and the next one come to, at least.
 
@@ -194,7 +186,13 @@ class Rank:
         return self.select(pl.when(pl.col("full_usage").is_not_null()).then(most))
 
     def _most_ahead(self, answer: float) -> pl.Series:
-        """Return what `grown` sees, with what one more request decodes, up to a whole answer."""
+        """Return the KV tokens that the requests running in a cell are seen to come to hold.
+
+        What the pool holds at a time ahead, less the prompts that came until then and all that
+        their requests can have decoded, and with what one more request decodes until then, up to
+        a whole answer; the most over `_AHEAD_S`. Of those that came and went too much is taken
+        off, so it may be too little, but not too much.
+        """
         per_req = pl.when(pl.col("running") > 0).then(pl.col("decoded") / pl.col("running"))
         sums = self.grid.select_seq(
             token="own_token",
@@ -211,11 +209,17 @@ class Rank:
             own=pl.col("came") - pl.col("joined"),
         )
         most, every = sums["token"], self.cells(_AHEAD_EVERY_S)
-        for n in range(every, self.cells(_AHEAD_S) + 1, every):
-            then = pl.col("steps").shift(-n)
-            later = pl.col("whole").shift(-n) + pl.col("requests") * then + pl.col("own")
-            beside = (then - pl.col("steps")).clip(0, answer)
-            most = sums.select_seq(x=pl.max_horizontal(most, later + beside))["x"]
+        times = range(every, self.cells(_AHEAD_S) + 1, every)
+        for some in (times[k : k + _AT_ONCE] for k in range(0, len(times), _AT_ONCE)):
+            then = [pl.col("steps").shift(-n) for n in some]
+            later = [
+                pl.col("whole").shift(-n)
+                + pl.col("requests") * steps
+                + pl.col("own")
+                + (steps - pl.col("steps")).clip(0, answer)
+                for n, steps in zip(some, then, strict=True)
+            ]
+            most = sums.select_seq(x=pl.max_horizontal(most, *later))["x"]
         return sums.select_seq(most=pl.when(pl.col("token").is_not_null()).then(most))["most"]
 
     def _floats(self, value: Values) -> pl.Series:
